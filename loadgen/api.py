@@ -65,7 +65,7 @@ from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.rundir import directory_or_new
 from loadgen.run.search.search import Search, SearchResult, SearchState
 from loadgen.run.search.search import search as _search
-from loadgen.run.search.sweep import Sweep, SweepResult, SweepState
+from loadgen.run.search.sweep import SIDES, Sweep, SweepResult, SweepState
 from loadgen.run.search.sweep import sweep as _sweep
 from loadgen.run.secrets import take_secrets
 from loadgen.run.testbed import Testbed as _Testbed
@@ -419,7 +419,8 @@ async def compare_async(
     """
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):
         raise UsageError(API_TEXT.FEW_BROKERS())
-    grid = Sweep(scenario, (("broker", tuple(brokers)),), repeat, again=True, sides=True)
+    axes = (("broker", tuple(brokers)),)
+    grid = Sweep(scenario, axes, repeat, again=True, strict=True, folder=SIDES)
     with directory_or_new(out, f"compare-{scenario.case}") as directory:
         async with _testbed(scenario, cluster, interrupt, "compare") as testbed:
             result = await _sweep(grid, directory, testbed, watch=watch)

@@ -1,7 +1,6 @@
 """The common part of the commands of cases: run one and show its score card."""
 
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
@@ -10,7 +9,7 @@ from typing import Any
 from loadgen.cli.cluster import on_testbed
 from loadgen.cli.options import Flags
 from loadgen.cli.result_text import Paper, print_result, result_lines, tell, two_lines
-from loadgen.cli.search_view import again_note, rate_step_lines
+from loadgen.cli.search_view import rate_step_lines
 from loadgen.errors import LoadgenError, PowerLogError, RunDirectoryError
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.cards_report import report_of
@@ -23,7 +22,7 @@ from loadgen.run.archive import compared, repeat_directory, write_bundle
 from loadgen.run.coordinator import RunResult
 from loadgen.run.progress import progress_on
 from loadgen.run.rundir import default_directory, require_free
-from loadgen.run.testbed import Testbed, run_unspoiled
+from loadgen.run.testbed import Testbed
 
 
 def play_and_show(scenario: Scenario, flags: Flags) -> int:
@@ -32,28 +31,14 @@ def play_and_show(scenario: Scenario, flags: Flags) -> int:
     return show(play(scenario, flags), scenario, flags)
 
 
-def play(
-    scenario: Scenario, flags: Flags, command: Sequence[str] = (), *, root: Path | None = None
-) -> RunResult:
-    """Run the scenario into `--out`, on the hosts that the options request, with progress.
-
-    With a `root` a run that the host spoiled is made again, at most twice.
-    """
-    quiet = flags["quiet"]
-
-    def watch(again: int) -> None:
-        if again and not quiet:
-            tell([f"{scenario.case}{again_note(again)}"])
-
-    with progress_on(sys.stderr, quiet=quiet) as progress:
+def play(scenario: Scenario, flags: Flags) -> RunResult:
+    """Run the scenario into `--out`, on the hosts that the options request, with progress."""
+    with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
 
         async def work(directory: Path, testbed: Testbed) -> RunResult:
-            result, _ = await run_unspoiled(
-                testbed, scenario, directory, root, progress=progress, watch=watch
-            )
-            return result
+            return await testbed.run(scenario, directory, progress=progress)
 
-        return on_testbed(work, [scenario], scenario.case, flags, command=command, lends=False)
+        return on_testbed(work, [scenario], scenario.case, flags, lends=False)
 
 
 def check_power_logs(scenario: Scenario) -> None:

@@ -87,18 +87,17 @@ def on_testbed(
     kind: str,
     flags: Flags,
     *,
-    command: Sequence[str] = (),
     lends: bool = True,
 ) -> T:
     """Return the result of `work` in `--out`, or a new directory named by its kind.
 
     Ctrl-C ends it. Secrets of the scenarios are read first. The testbed has the hosts that the
-    first one requests. `command` is noted in run.json, by default the command line.
+    first one requests. The command line is noted in run.json.
     """
     for scenario in scenarios:
         take_secrets(scenario.plain())
         check_scenario(scenario)
-    words = command or ("loadgen", *sys.argv[1:])
+    command = ("loadgen", *sys.argv[1:])
     source = hosts_of(scenarios[0], flags) if "spark_master" in flags else None
 
     async def worked(*, interrupt: Interrupt) -> T:
@@ -106,7 +105,7 @@ def on_testbed(
             hosts = None
             if source is not None:
                 hosts = await _gathered(stack, source, interrupt, quiet=flags["quiet"])
-            testbed = Testbed(hosts=hosts, interrupt=interrupt, command=words, lends=lends)
+            testbed = Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)
             return await work(directory, await stack.enter_async_context(testbed))
 
     with directory_or_new(flags["out"], kind) as directory:

@@ -32,7 +32,7 @@ from loadgen.report.headline import headline
 from loadgen.report.record import runs_in
 from loadgen.report.render.text import name, notice_lines, number
 from loadgen.report.render.write import write_comparison
-from loadgen.run.search.sweep import Sweep, SweepResult
+from loadgen.run.search.sweep import SIDES, Sweep, SweepResult
 from loadgen.sentences import CLI_TEXT, counted, duration
 
 
@@ -42,7 +42,7 @@ def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     scenario = options.read_scenario(case, {**flags, "broker": one_of(brokers)})
     check_power_logs(scenario)
     axes = (("broker", tuple(brokers)),)
-    grid = Sweep(scenario, axes, flags["repeat"], again=True, sides=True)
+    grid = Sweep(scenario, axes, flags["repeat"], again=True, strict=True, folder=SIDES)
     result = played(grid, f"compare-{case.name}", flags)
     sides = sides_of(result, lambda directory: score(directory, scenario))
     if len(sides) < len(brokers):

@@ -1,16 +1,16 @@
 """`loadgen demo`: cases at a size that suits this machine, on one score card."""
 
 import sys
-from datetime import UTC, datetime
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.cli.cases import play, score
+from loadgen.cli.cases import score
 from loadgen.cli.options import Flags
 from loadgen.cli.result_text import paper_of, tell, two_lines
+from loadgen.cli.sweep import played
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.render.write import write_report
 from loadgen.run.environment import host_of
-from loadgen.run.rundir import default_directory, require_free
+from loadgen.run.search.sweep import Sweep, SweepPoint, key_of
 from loadgen.spark.job import make_scorecards
 
 _CONNECTS_SPARE = 1_000
@@ -31,33 +31,24 @@ def sizes(cores: float, descriptors: int) -> dict[str, dict[str, object]]:
 
 
 def play_demo(flags: Flags) -> int:
-    directory = flags["out"] or default_directory(datetime.now(UTC), "demo")
-    require_free(directory)
-    broker, quiet = flags["broker"], flags["quiet"]
     host = host_of()
-    chosen = sizes(host.cores, host.descriptors)
     scenarios = [
-        build_scenario(case, None, {**fields, "broker": broker}) for case, fields in chosen.items()
+        build_scenario(case, None, {**fields, "broker": flags["broker"]})
+        for case, fields in sizes(host.cores, host.descriptors).items()
     ]
-    status = 0
-    played = []
-    for number, scenario in enumerate(scenarios, start=1):
-        case, fields = scenario.case, chosen[scenario.case]
-        if not quiet:
-            tell([f"{number} of {len(chosen)}: {case}"])
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in fields.items()]
-        words = ("loadgen", case, f"--broker={broker}", *options)
-        into = {**flags, "out": directory / case}
-        result = play(scenario, into, words, root=directory)
-        if result.interrupted or not result.measured:
-            return result.exit_status
-        card = score(result.directory, scenario)
-        if not quiet:
+    points = tuple(SweepPoint({"case": one.case}, one, None, key_of(one)) for one in scenarios)
+    grid = Sweep(scenarios[0], (), again=True, strict=True, folder="{case}", points=points)
+    result = played(grid, "demo", flags)
+    if result.interrupted:
+        tell([f"loadgen: interrupted; continue with the same command and --out {result.directory}"])
+        return result.exit_status
+    runs = [(run, point.scenario) for point in points for run in result.runs_of(point)]
+    for run, scenario in runs:
+        card = score(run, scenario)
+        if not flags["quiet"]:
             tell(two_lines(card, paper_of(sys.stderr)))
-        status = max(status, result.exit_status)
-        played.append(result.directory)
-    if not quiet:
+    if not flags["quiet"]:
         tell(["making the score card with Spark"])
-    paths = write_report(report_of(make_scorecards(played)), directory)
-    print(paths["scorecard.html"].resolve(), file=sys.stdout, flush=True)
-    return status
+    cards = make_scorecards([run for run, _ in runs])
+    print(write_report(report_of(cards), result.directory)["scorecard.html"].resolve(), flush=True)
+    return result.exit_status

@@ -169,9 +169,5 @@ def progress_of(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
 def _heading(state: SweepState) -> str:
     values = ", ".join(f"{name}={value}" for name, value in state.point.values.items())
     repetition = f", repetition {state.repetition}" if state.repetition > 1 else ""
-    return f"{state.number} of {state.total}: {values}{repetition}{again_note(state.again)}"
-
-
-def again_note(again: int) -> str:
-    """Return the part of a line of progress about a run that is made again."""
-    return f", again ({again}): other load disturbed the run" if again else ""
+    again = f", again ({state.again}): other load disturbed the run" if state.again else ""
+    return f"{state.number} of {state.total}: {values}{repetition}{again}"

@@ -72,7 +72,7 @@ def sweep_case(case: Case[Any], flags: options.Flags) -> int:
 def played(grid: Sweep, kind: str, flags: options.Flags) -> SweepResult:
     """Play a sweep in `--out`, or a new directory named by its kind, with progress."""
     scenarios = [point.scenario for point in points_of(grid)]
-    notice = "" if grid.sides else notice_for(grid.scenario.case)
+    notice = notice_for(grid.scenario.case)
     with progress_of(quiet=flags["quiet"], notice=notice) as show:
         return on_testbed(partial(sweep, grid, watch=show), scenarios, kind, flags)
 

@@ -14,7 +14,7 @@ from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
 from loadgen.judge.published import SECURED, Figures, plain_number
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.plan.reading import figure, figures, objects, part
+from loadgen.plan.reading import figure, objects, part
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.headline import AS_ASKED
 from loadgen.report.record import RunRecord
@@ -303,16 +303,10 @@ def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
 
 
 def recovery_remark(record: RunRecord) -> str:
-    """Return how far the recovery from a crash went; "" without a crash."""
+    """Return why a crash has no recovery time; "" with one, and without a crash."""
     seen = part(record.observed, "recovery")
-    if not seen:
-        return ""
-    words_of: Mapping[str, str] = DATA["recovery"]
-    moments = zip(words_of.values(), figures(seen, *words_of), strict=True)
-    steps = ", ".join(f"{words} {at_s:.2f} s" for words, at_s in moments if at_s is not None)
-    rest = "more waited to the end than before the crash"
-    remark = "; ".join(filter(None, (steps, rest if figure(seen, "drained_s") is None else "")))
-    return f"{remark[0].upper()}{remark[1:]}." if remark else ""
+    ended = not seen or figure(seen, "drained_s") is not None
+    return "" if ended else "More waited to the end than before the crash."
 
 
 def slow_remark(record: RunRecord) -> str:

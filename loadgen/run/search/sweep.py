@@ -3,7 +3,7 @@
     DIR/sweep.json      the grid
     DIR/points.jsonl    one line for each run or search that ended, written as it ends
     DIR/runs/KEY-N/     run directory, or search directory, of repetition N
-    DIR/side-M/run-N/   the same of a comparison, whose sides are the points
+    DIR/side-M/run-N/   the same of a comparison, whose sides are the points; DIR/CASE/ of a demo
     DIR/saturated/      runs that were made again because the host spoiled them
 
 Every second repetition goes backwards (A B B A), so that a host which becomes slower or faster
@@ -58,7 +58,8 @@ class Sweep:
     """A grid over `scenario`: `axes` are (field, values as text), the first one varying slowest.
 
     `search` makes the search of a combination, None to run each as it is. With `again` a run that
-    the host spoiled is made again. In a comparison of `sides` each run must be playable.
+    the host spoiled is made again. If it is `strict`, each run must be playable. `points` are
+    instead of those of the axes, and `folder` names the directory of a repetition.
     """
 
     scenario: Scenario
@@ -66,7 +67,13 @@ class Sweep:
     repeat: int = 1
     search: MakeSearch | None = None
     again: bool = False
-    sides: bool = False
+    strict: bool = False
+    folder: str = "runs/{key}-{repetition}"
+    points: tuple[SweepPoint, ...] = ()
+
+
+SIDES = "side-{place}/run-{repetition}"
+"""Folder of a comparison."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,8 @@ Watch = Callable[[SweepState], None]
 
 def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     """Return every combination; raise ScenarioError before anything is run."""
+    if grid.points:
+        return grid.points
     if grid.repeat < 1:
         raise ScenarioError(RUN_TEXT.FEW_REPETITIONS(repeat=grid.repeat))
     names = [name for name, _ in grid.axes]
@@ -177,15 +186,20 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
             # The step's own time is the only field that is checked for the first time here.
             reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
             raise
-        document = {
-            "scenario": with_removed(scenario.plain(), "field"),
-            "search": None if search is None else search.digest,
-        }
-        key = digest_of(with_removed(document, "argument"))[:16]
+        key = key_of(scenario, search)
         shown = {name: _shown(name, value) for name, value in values.items()}
         # 10k and 10000 are one value.
         points.setdefault(key, SweepPoint(shown, scenario, search, key))
     return tuple(points.values())
+
+
+def key_of(scenario: Scenario, search: Search | None = None) -> str:
+    """Return the digest by which a point is found again."""
+    document = {
+        "scenario": with_removed(scenario.plain(), "field"),
+        "search": None if search is None else search.digest,
+    }
+    return digest_of(with_removed(document, "argument"))[:16]
 
 
 def for_broker(scenario: Scenario, url: str) -> Scenario:
@@ -242,10 +256,8 @@ async def sweep(
                 # Each repetition has new connections.
                 await testbed.reset(progress)
                 last_repetition = repetition
-            name = f"{point.key}-{repetition}"
-            if grid.sides:
-                name = f"side-{points.index(point) + 1}/run-{repetition}"
-            part = journal.directory / ("" if grid.sides else journal.folder) / name
+            names = {"key": point.key, "place": points.index(point) + 1, **point.values}
+            part = directory / grid.folder.format_map(names | {"repetition": repetition})
             entry = await _play_point(state, grid, directory, part, testbed, watch, progress)
             if entry is None:
                 interrupted = True
@@ -306,8 +318,8 @@ async def _play_point(
                 return None
             if result.measured:
                 run, entry = result.directory, replace(entry, valid=result.verdict.valid)
-            elif grid.sides:
-                side = point.values.get("broker", "")
+            elif grid.strict:
+                side = " ".join(point.values.values())
                 raise CannotRunError(RUN_TEXT.SIDE(side=side, reason=result.why_unmeasured))
             else:
                 why = printable(result.why_unmeasured, _DETAIL_CHARACTERS)
@@ -315,7 +327,7 @@ async def _play_point(
     except RunInterruptedError:
         return None
     except LoadgenError as error:
-        if grid.sides:
+        if grid.strict:
             raise
         why = printable(f"{type(error).__name__}: {error}", _DETAIL_CHARACTERS)
         entry = replace(entry, error=why, status=error.exit_status)

@@ -20,7 +20,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import Search
-from loadgen.run.search.sweep import Sweep, SweepState, journal_of, points_of
+from loadgen.run.search.sweep import SIDES, Sweep, SweepState, journal_of, points_of
 from loadgen.run.testbed import Testbed
 from loadgen.specjms.scenario import SupplyChain
 from tests.refusals import refused
@@ -301,14 +301,16 @@ async def test_spoiled_runs_are_made_again_on_request(
     assert len([*(tmp_path / "s" / "saturated").iterdir()]) == spoiled
 
 
-SIDES = Sweep(FANOUT, (("broker", ("mosquitto", "nats")),), 2, again=True, sides=True)
+TURNS = Sweep(
+    FANOUT, (("broker", ("mosquitto", "nats")),), 2, again=True, strict=True, folder=SIDES
+)
 
 
 async def test_sides_take_turns_and_go_on(runs: FakeRuns, tmp_path: Path) -> None:
     runs.cut_at = 3
-    assert (await sweep(SIDES, tmp_path / "s")).interrupted
+    assert (await sweep(TURNS, tmp_path / "s")).interrupted
     runs.cut_at = 0
-    result = await sweep(SIDES, tmp_path / "s")
+    result = await sweep(TURNS, tmp_path / "s")
     brokers = [scenario.broker[0] for scenario in runs.played]
     assert brokers == ["mosquitto", "nats", "nats", "nats", "mosquitto"]
     folders = [
@@ -323,10 +325,10 @@ async def test_sides_take_turns_and_go_on(runs: FakeRuns, tmp_path: Path) -> Non
 async def test_a_side_that_cannot_be_played_is_an_error(runs: FakeRuns, tmp_path: Path) -> None:
     runs.measures = False
     with refused("SIDE", side="mosquitto"):
-        await sweep(SIDES, tmp_path / "s")
+        await sweep(TURNS, tmp_path / "s")
     runs.says = refusing({FANOUT.ratio: HostLimitError("no descriptors")})
     with pytest.raises(HostLimitError):
-        await sweep(SIDES, tmp_path / "s")
+        await sweep(TURNS, tmp_path / "s")
 
 
 async def test_search_whose_steps_cannot_be_is_refused_before_anything_is_run(
