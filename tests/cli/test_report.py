@@ -12,10 +12,13 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.report_document import (
     ReportFigure,
+    _figures,
+    _Shown,
     footnotes,
     key_results,
     report_document,
 )
+from loadgen.report.build.sweep_table import SweepRow
 from loadgen.report.power.settings import log_settings
 from loadgen.report.render.write import write_report
 from loadgen.run.coordinator import RunResult
@@ -121,6 +124,21 @@ async def test_a_limit_is_told_with_the_load_that_failed_and_not_with_a_spread(
     assert limit["spread"] is None and limit["value"] * (1 + limit["within"]) > 30_000
     assert 0 < limit["within"] <= 0.05
     assert p99["spread"] is not None and p99["within"] is None
+
+
+def test_a_search_in_which_nothing_held_has_no_figure() -> None:
+    item = ReportItem("fanin", "fanin", "devices", rows=(ReportRow("N", "producers", "limit"),))
+    limit = {
+        "load": None,
+        "above": 500.0,
+        "stands": "nothing held",
+        "own": True,
+        "codes": ("LOST",),
+    }
+    row = SweepRow("key", {}, {}, {}, 0, None, False, limit=limit)
+    (figure,) = _figures(_Shown(Measurement(item, 1), "a", row=row))
+    assert (figure.value, figure.within) == (None, None)
+    assert figure.verdict == "NOTHING HELD: LOST of the generator"
 
 
 @pytest.mark.usefixtures("fabricated")

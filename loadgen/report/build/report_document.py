@@ -228,7 +228,8 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
         if row is not None and row.limit is not None and wanted.unit in DATA["offered_units"]:
             limit = row.limit
             spread = None
-            within = limit["above"] / limit["load"] - 1 if limit["above"] else None
+            if limit["load"] and limit["above"]:
+                within = limit["above"] / limit["load"] - 1
             value = limit["load"] if wanted.figure == "limit" else value
         if value is None and wanted in (_PER_WATT, _PER_RACK_UNIT):
             continue
