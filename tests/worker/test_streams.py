@@ -13,7 +13,7 @@ from websockets.server import ServerProtocol
 from loadgen.brokers.certificates import CertificateFiles
 from loadgen.kernels.device import LISTED
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import ConnAck, Disconnect
+from loadgen.mqtt.packets import ConnAck
 from loadgen.mqtt.violations import FORBIDDEN_FRAME, NO_SUBPROTOCOL, TEXT_FRAME, VIOLATIONS
 from loadgen.plan.groups import DeviceGroup, Target, Tls
 from loadgen.worker import streams
