@@ -330,10 +330,10 @@ def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[P
     The row of a group gets its part of them. Groups without a file share a body.
     """
     plain = [group for group in plan.groups if group.publishes and not _file_of(group.publishes)]
-    # At least that of the largest message with a short header.
-    filler_bytes = max(
-        groups.largest_payload_bytes(plain) - HEADER_BYTES, HEADER_BYTES - SHORT_BYTES
-    )
+    sizes = [group.publishes.size_bytes for group in plain if group.publishes]
+    # Behind a short header the body is longer.
+    shortest = HEADER_BYTES - SHORT_BYTES if any(low < HEADER_BYTES for low, _ in sizes) else 0
+    filler_bytes = max(groups.largest_payload_bytes(plain) - HEADER_BYTES, shortest)
     filler = make_body(filler_bytes, plan.scenario.seed)
     bodies, crcs, places = [filler], [body_crc_states(filler)], [cast("Table", no_template())]
     usual_place = IN_PROPERTY if plan.scenario.header == "property" else IN_FRONT

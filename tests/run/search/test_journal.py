@@ -34,7 +34,7 @@ def test_a_part_that_was_cut_off_keeps_its_directory(tmp_path: Path) -> None:
     one = journal(tmp_path)
     one.begin({}, ())
     first = one.new_part("01-500")
-    first.mkdir()
+    first.mkdir(parents=True)
     assert first == tmp_path / "places" / "01-500"
     assert one.new_part("01-500") == tmp_path / "places" / "01-500-2"
 
