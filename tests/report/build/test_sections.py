@@ -90,7 +90,7 @@ def test_a_ledger_of_the_run_is_in_every_rendering(tmp_path: Path) -> None:
     assert table["lost"] == (9, 0) and table["damaged"] == (5, 0)
     assert table["from other clients"] == (0, 8)
     # States in which nothing ended are left out.
-    assert "repeated" not in table and "not observed, as a worker ended" not in table
+    assert "repeated" not in table and "not observed, because a worker ended" not in table
     assert card.counts.lost == 9
     page, text, document, _ = make.rendered(card)
     assert document["ledger"] == closed() and document["remarks"] == [REMARK]
@@ -123,7 +123,7 @@ def test_a_run_that_was_killed_has_lost_nothing(tmp_path: Path) -> None:
     run = make.write_run(tmp_path / "run", make.run_document(verdict=None), rows)
     card = summarize_run(run)
     assert card.counts.lost == 0
-    assert states(card)["not observed, as a worker ended"][0] > 0
+    assert states(card)["not observed, because a worker ended"][0] > 0
     assert card.verdict.codes == ("INTERRUPTED",)
 
 
