@@ -68,7 +68,7 @@ class Publishes:
     device sends whenever its window has room. `window` is the number of messages that a device may
     have unacknowledged (QoS 1 and 2). With a `unit` above 1 a device sends that
     many messages, and the next when all of them are acknowledged, which stands for a JMS
-    transaction. `size_bytes` is the smallest and largest size of payload and 32-byte header,
+    transaction. `size_bytes` is the smallest and largest size of payload and header,
     wherever the header is. `deliveries` of a message are stated only if they do not follow from
     filters. `payload` or `payload_template` is the file of the body, by default the scenario's.
     `expiry_s` is the Message Expiry Interval.
