@@ -122,9 +122,11 @@ def test_sweep_prints_a_table_and_leaves_its_renderings(
     out = tmp_path / "s"
     words = ["sweep", "fanin", "--set", "rate=500,1k", *QUICK, f"--out={out}"]
     assert main([*words, "--quiet"]) == 0
-    shown, told = capsys.readouterr()
-    lines = shown.splitlines()
+    first, told = capsys.readouterr()
     assert told == ""
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert first.splitlines() == lines[:2]
     assert lines[0].startswith("VALID 2 rows  sweep fanin by rate · ")
     assert " msg/s in · " in lines[1] and " · p99 " in lines[1]
     assert lines[3].split()[:2] == ["rate", "verdict"]
