@@ -43,8 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, _interrupted)
         for stream in (sys.stdout, sys.stderr):
+            # A stream whose descriptor became a pipe cannot be changed.
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")
+                with suppress(OSError):
+                    stream.reconfigure(errors="replace")
         leave_plain()  # kernels are for workers
         # It warns of writes after the end of a connection, which is reported elsewhere.
         logging.getLogger("asyncio").setLevel(logging.ERROR)
