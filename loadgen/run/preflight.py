@@ -88,7 +88,8 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
 
     Raise BrokerRefusedError for a feature that it lacks; with `anyway`, add a remark instead.
     """
-    # Of the brokers that are started here only NATS lacks features that a case may need.
+    # Of the brokers that are started here only NATS lacks features that a case may need. The
+    # reflector keeps no sessions, which matters only if devices return; the ledger shows it then.
     if not broker.started_by_us or broker.name == "nats":
         from loadgen.brokers.ask import together
         from loadgen.brokers.rehearsal import folded, rehearse, version_of
