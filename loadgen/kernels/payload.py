@@ -1,4 +1,4 @@
-"""The 32 bytes by which every message accounts for itself.
+"""The header of 32 bytes, or of 16, by which every message accounts for itself.
 
 Little-endian:
 

@@ -26,7 +26,7 @@ Table = npt.NDArray[np.int64]
 
 EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP = 0x1, 0x4, 0x8, 0x10, 0x2000
 EPOLLET = -0x80000000  # bit 31 of a signed word
-_EPOLL_CTL_ADD, _EPOLL_CTL_MOD = 1, 3
+_EPOLL_CTL_ADD = 1
 
 _PACKED = platform.machine() in ("x86_64", "AMD64")
 EVENT_WORDS = 3 if _PACKED else 4
