@@ -24,6 +24,7 @@ from loadgen.plan.plan import Brokers
 from loadgen.report.render.text import number
 from loadgen.run.broker_provider import plan_for
 from loadgen.run.environment import host_of
+from loadgen.run.preflight import completed
 from loadgen.sentences import CLI_TEXT, counted
 
 _JOINED = ("COORDINATOR:7300", "--secret", "file:secret")
@@ -45,7 +46,7 @@ def show_plan(case: Case[Any], flags: options.Flags) -> int:
     variant = flags.get("variant")
     if case.variants is not None and variant is not None:
         flags = {**flags, case.variants.field: variant}
-    plan = resolve(options.read_scenario(case, flags))
+    plan = resolve(completed(options.read_scenario(case, flags)))
     host = replace(host_of(), name="", addresses=())
     if (each := flags["each_host"]) is not None:
         host = parsed("each_host", each, partial(host_like, host=host))

@@ -400,7 +400,7 @@ def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup
     needed = broker_descriptors(brokers, groups)
     if needed <= host.descriptors:
         return
-    instances = _fitting_instances(brokers, host, groups)
+    instances = fitting_instances(brokers, host, groups)
     spread = f"use --instances {instances}, or " if instances else ""
     count = brokers.separate_count + brokers.backends
     whose = "the private broker" if count == 1 else f"one of the {count:,} private brokers"
@@ -409,12 +409,12 @@ def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup
     )
 
 
-def _fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> int | None:
+def fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> int | None:
     """Return the least number of private brokers that suffices, None if too many are needed."""
     if not brokers.may_be_several:
         return None
     held = max(1, host.descriptors - BROKER_SPARE_DESCRIPTORS)
-    fewest = max(brokers.instances + 1, -(-sum(group.count for group in groups) // held))
+    fewest = max(brokers.instances, -(-sum(group.count for group in groups) // held))
     for instances in range(fewest, INSTANCES_LIMIT + 1):
         wider = tuple(
             replace(group, count=instances) if group.each_broker else group for group in groups

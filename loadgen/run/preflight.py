@@ -19,6 +19,7 @@ from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1, VERSION_NAMES
 from loadgen.plan.addressing import client_id
 from loadgen.plan.fields import Size
+from loadgen.plan.fit import fitting_instances
 from loadgen.plan.groups import Tls
 from loadgen.plan.payload_template import read_template
 from loadgen.plan.plan import Plan
@@ -30,7 +31,7 @@ from loadgen.plan.scenario import (
 )
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.broker_provider import routes
-from loadgen.run.environment import machine_identity
+from loadgen.run.environment import host_of, machine_identity
 from loadgen.run.redaction import printable
 from loadgen.run.secrets import with_secrets
 from loadgen.sentences import BROKER_TEXT, PLAN_TEXT, RUN_TEXT
@@ -49,7 +50,7 @@ FILES_CHECKED = 10_000
 
 def check_scenario(scenario: Scenario) -> None:
     """Check what can be checked before anything starts; secrets must have been read."""
-    check_host(with_secrets(resolve(with_payload_size(scenario))))
+    check_host(with_secrets(resolve(completed(scenario))))
 
 
 def check_host(plan: Plan) -> None:
@@ -140,8 +141,20 @@ def tls_context(plan: Plan) -> "ssl.SSLContext | None":
     return tls.tls_context(tls.tls_of_device(plan.tls, 0)) if plan.encrypted else None
 
 
-def with_payload_size(scenario: Scenario) -> Scenario:
-    """Return the scenario with the message sizes of its payload files and templates."""
+def completed(scenario: Scenario) -> Scenario:
+    """Return the scenario with the sizes of its payload files, and with enough reflectors.
+
+    A reflector is no system under test, so that as many are started as the connections need.
+    """
+    scenario = _with_payload_size(scenario)
+    if scenario.broker != ("reflector",):
+        return scenario
+    plan = resolve(scenario)
+    enough = fitting_instances(plan.brokers, host_of(), plan.groups)
+    return scenario if enough is None else vary(scenario, {"instances": enough})
+
+
+def _with_payload_size(scenario: Scenario) -> Scenario:
     changes: dict[str, object] = {}
     kind = scenario.fields().get("size")
     if isinstance(kind, Size):

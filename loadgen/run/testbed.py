@@ -112,7 +112,7 @@ class Testbed:
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
             scenario = vary(scenario, {"broker": self.broker})
         take_secrets(scenario.plain())
-        plan = with_secrets(resolve(preflight.with_payload_size(scenario)))
+        plan = with_secrets(resolve(preflight.completed(scenario)))
         with disk_errors():
             try:
                 async with AsyncExitStack() as stack:

@@ -17,7 +17,9 @@ from loadgen.mqtt.packets import Disconnect, PubAck, PubRec, SubAck
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import ASKED
+from loadgen.run import preflight
 from loadgen.run.broker_provider import plan_for
+from loadgen.run.environment import host_of
 from loadgen.run.preflight import check_broker, check_host, downgraded
 from loadgen.sentences import Text
 from tests.brokers.little_broker import LittleBroker, serving_little
@@ -259,3 +261,15 @@ async def test_the_version_is_what_the_broker_says() -> None:
     assert (await checked(LittleBroker(), "fanin")).version == "unknown"
     said = replace(LittleBroker(), connack=Properties(user_property=(("Version", "x\x1b 7"),)))
     assert (await checked(said, "fanin", mqtt="5")).version == r"x\x1b 7"
+
+
+@pytest.mark.parametrize(
+    ("broker", "devices", "instances"),
+    [("reflector", 700, 1), ("reflector", 2_500, 3), ("mosquitto", 2_500, 1)],
+)
+def test_enough_reflectors(
+    monkeypatch: pytest.MonkeyPatch, broker: str, devices: int, instances: int
+) -> None:
+    monkeypatch.setattr(preflight, "host_of", lambda: replace(host_of(), descriptors=1_000))
+    scenario = build_scenario("fanin", None, {"broker": broker, "devices": devices})
+    assert preflight.completed(scenario).instances == instances

@@ -31,7 +31,7 @@ from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
 from loadgen.run.hosts.load_host import LocalHost, forkserver
 from loadgen.run.hosts.path_watch import PathWatch
 from loadgen.run.interrupt import ending_signals
-from loadgen.run.preflight import check_host, with_payload_size
+from loadgen.run.preflight import check_host, completed
 from loadgen.run.tasks import background, every, finished_or
 from loadgen.scratch import memory_directory
 from loadgen.sentences import RUN_TEXT
@@ -194,7 +194,7 @@ class Agent:
 
     async def check(self, fields: dict[str, Any]) -> None:
         case = str(fields.pop("case"))
-        scenario = with_payload_size(build_scenario(case, fields, {}))
+        scenario = completed(build_scenario(case, fields, {}))
         await asyncio.to_thread(check_host, resolve(scenario))
 
     async def _reach(self, targets: Sequence[tuple[str, int]], sources: Sequence[str]) -> None:
