@@ -8,6 +8,7 @@ import pytest
 
 from loadgen.cli.app import case_first
 from loadgen.cli.main import main
+from tests.needs import needs_mosquitto
 from tests.report.fabricate import fabricate
 from tests.tables import rows_of
 
@@ -63,6 +64,7 @@ def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFix
     assert "INVALID LOST, 1 of 3 runs" in capsys.readouterr().out
 
 
+@needs_mosquitto
 @pytest.mark.usefixtures("stand_in_workers")
 def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load = ("-n", "1", "fanin", "-d", "10", "-r", "100", "-t", "0.5", "--warmup", "0")

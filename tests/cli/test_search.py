@@ -21,6 +21,7 @@ from loadgen.run.search.search import Search, SearchState, SearchStep
 from loadgen.run.search.sweep import SweepPoint, SweepState
 from loadgen.specjms.chain_model import NOTICE
 from tests.ledgers import facts_with
+from tests.needs import needs_mosquitto
 from tests.terminal import Terminal
 
 HOSTILE = "[red]x[/red]"
@@ -152,6 +153,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+@needs_mosquitto
 @pytest.mark.usefixtures("stand_in_workers")
 def test_a_search_of_the_supply_chain_tells_its_notice_before_every_figure(
     capsys: pytest.CaptureFixture[str], tmp_path: Path

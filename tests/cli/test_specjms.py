@@ -12,6 +12,7 @@ from loadgen.cli.main import main
 from loadgen.errors import BrokerUnreachableError
 from loadgen.run.coordinator import RunResult
 from loadgen.run.testbed import Testbed
+from tests.needs import needs_mosquitto
 
 QUICK = (
     *("specjms", "horizontal", "--repeat", "--broker=mosquitto", "--base=5", "--handlers=1"),
@@ -57,6 +58,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, stand_in_workers: None, kept: Path) ->
     return fake
 
 
+@needs_mosquitto
 def test_both_score_cards_are_one_json_document(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +72,7 @@ def test_both_score_cards_are_one_json_document(
     assert "Reproducibility (run rules, section 3.4)" in err
 
 
+@needs_mosquitto
 def test_how_the_two_compare_is_told_after_both(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,6 +101,7 @@ def test_both_directories_are_checked_before_anything_is_played(
     assert not runs.played
 
 
+@needs_mosquitto
 def test_a_repetition_that_cannot_be_played_withholds_nothing(
     runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
