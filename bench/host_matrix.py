@@ -3,17 +3,21 @@
     python -m bench.host_matrix                     everything
     python -m bench.host_matrix cases cut.path      rows whose names begin so
 
-It needs root and Mosquitto. A row is "right" if the counts are the subscriber's, and if a run that
-was harmed is INVALID and names host 1.
+It needs root and Mosquitto. A row is "right" if messages are those of the subscriber, and connects
+those in the broker's log. If host 1 was harmed, the expected rule must name it, and no reason may
+blame the broker; if the broker was harmed, no reason may name a host.
 """
 
 import asyncio
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,17 +26,31 @@ import psutil
 
 from bench.wires import Wires, wires
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.front import bridge_lines, routes_of
 from loadgen.cases.registry import build_scenario
+from loadgen.judge.codes import REASONS
+from loadgen.judge.facts import RunFacts
 from loadgen.run.progress import Snapshot
-from tests.cluster.networks import answers, network, program, until
+from tests.cluster.networks import Network, answers, network, program, until
 from tests.integration.listener import listening
-from tests.run.agents import Agents, agents
+from tests.run.agents import SECRET, Agents, agents
 from tests.run_files import manifest
 from tests.testbeds import run
 
 HOSTS = ("h0", "h1", "h2", "h3")
+NAMED = "1 (b)"
 PORT = 1883
 CUT_S, WINDOW_S = (0.5, 2.0, 10.0), 4.0
+LIMITED = ("CGROUP",)
+EQUAL, BROKER = "equal", "broker"
+"""Instead of a rule: the counts are equal and the broker is not blamed, or no host is named."""
+BLAMELESS = {"GENERATOR_SATURATED", "RATE_MISSED", "WORKER_LOST", "CLOCK"}
+Places = Sequence[str]
+ROLES: dict[str, Places] = {
+    "both": (),
+    "sends": ("publishers=1", "subscribers=0"),
+    "hears": ("publishers=0", "subscribers=1"),
+}
 CASES: dict[str, dict[str, Any]] = {
     "fanin": {"devices": 40, "rate": 200},
     "fanout": {"topics": 8, "ratio": 5, "rate": 80, "qos": 1},
@@ -42,6 +60,13 @@ CASES: dict[str, dict[str, Any]] = {
     "queue": {"rate": 100},
     "request": {"devices": 40, "responders": 8, "rate": 80},
     "specjms": {"topology": "horizontal", "base": 1},
+    "bridge": {"devices": 40, "rate": 200},
+    "run": {
+        "group": [
+            {"name": "sensors", "count": 40, "topic": "plant/{device}/t", "rate": 100, "qos": 1},
+            {"name": "boards", "count": 4, "subscribe": ["plant/+/t"], "qos": 1},
+        ]
+    },
 }
 Harm = Callable[[Agents, Wires], None]
 
@@ -63,6 +88,18 @@ def signalled(number: int, *, worker: bool) -> Harm:
     return harm
 
 
+def broker_killed(found: Agents, paths: Wires) -> None:
+    del found
+    paths.broker.kill()
+
+
+def stopped(found: Agents, paths: Wires) -> None:
+    """Stop the broker for two seconds."""
+    del found
+    for number, later_s in ((signal.SIGSTOP, 0.0), (signal.SIGCONT, 2.0)):
+        asyncio.get_running_loop().call_later(later_s, paths.broker.send_signal, number)
+
+
 @dataclass
 class Play:
     """A run: `before` and `harm` change the path of host 1, which the verdict must then name."""
@@ -75,34 +112,75 @@ class Play:
     harm: Harm | None = None
     separate: bool = False  # the agents' connections do not use the path to the broker
     within: Sequence[str] = ()
-    named: bool = True
+    expects: Sequence[str] = (EQUAL,)  # rules of the verdict, one of which names host 1
+    cause: str = ""
 
 
 def plays() -> Iterator[Play]:
     for case in CASES:
         for hosts in (1, 2, 4):
-            yield Play(f"cases.{case}.{hosts}", case, hosts, named=False)
-    for case in ("fanin", "fanout"):
-        for seconds in CUT_S:
-            name, own = f"{case}.{seconds:g}s", {"duration": WINDOW_S + seconds}
-            yield Play(f"cut.host.{name}", case, fields=own, harm=cut(seconds))
-            yield Play(f"cut.path.{name}", case, fields=own, harm=cut(seconds), separate=True)
-    apart = {"duration": WINDOW_S + 2, "place": ["publishers=1", "subscribers=0"]}
-    yield Play("cut.path.publishers.2s", fields=apart, harm=cut(2.0), separate=True)
+            yield Play(f"cases.{case}.{hosts}", case, hosts)
+    for case, qos, role in product(("fanin", "fanout"), (0, 1), ROLES):
+        own: dict[str, Any] = {"qos": qos, "place": [*ROLES[role]]}
+        cuts = product((2.0,), (True,)) if qos else product(CUT_S, (False, True))
+        for seconds, separate in cuts:
+            name = f"cut.{'path' if separate else 'host'}.{case}.{role}.qos{qos}.{seconds:g}s"
+            lost = seconds > 5 and not separate
+            yield Play(
+                name,
+                case,
+                fields=own | {"duration": WINDOW_S + seconds},
+                harm=cut(seconds),
+                separate=separate,
+                expects=["workers_lost" if lost else "cut_off"],
+            )
+        for name, before, fields in (
+            ("loss", {"loss": 0.02}, {"duration": 10}),
+            ("rate", {"rate": 1e6}, {"size": "1000"}),
+        ):
+            bad = ["lossy", "pressed", "cut_off"]
+            yield Play(
+                f"{name}.{case}.{role}.qos{qos}",
+                case,
+                fields=own | {"rate": 400} | fields,
+                before=before,
+                expects=bad,
+            )
     for delay_s in (0.06, 0.26):
         far = {"delay_s": delay_s}
-        yield Play(f"far.{delay_s:g}s", before=far, named=delay_s > 0.1)
-    yield Play("loss.2%", "fanout", before={"loss": 0.02}, separate=True)
+        expects = ["clocks_differ"] if delay_s > 0.1 else [EQUAL]
+        yield Play(f"far.{delay_s:g}s", before=far, expects=expects)
     ahead = ("unshare", "--time", "--fork", "--kill-child", "--monotonic", "100000")
-    yield Play("clock.100000s", within=ahead, named=False)
+    yield Play("clock.100000s", within=ahead)
     for what, worker, number in (
         ("kill.worker", True, signal.SIGKILL),
         ("kill.agent", False, signal.SIGKILL),
         ("stop.agent", False, signal.SIGSTOP),
         ("stop.worker", True, signal.SIGSTOP),
     ):
-        yield Play(what, fields={"duration": 40}, harm=signalled(number, worker=worker))
-    yield Play("limits.0.2-cores-700-MB", within=("CGROUP",), fields={"rate": 4_000})
+        lost_one = signalled(number, worker=worker)
+        yield Play(what, fields={"duration": 40}, harm=lost_one, expects=["workers_lost"])
+    yield Play("kill.coordinator")
+    for case in ("fanin", "fanout"):
+        yield Play(f"broker.stop.{case}", case, harm=stopped, expects=[BROKER])
+        yield Play(f"broker.kill.{case}", case, harm=broker_killed, expects=[BROKER])
+    late = ["late", "stalled", "dominant", "busy", "breaks_bounds"]
+    for rate in (200, 4_000, 30_000):
+        small = {"rate": rate, "duration": 8}
+        yield Play(f"limits.{rate}", within=LIMITED, fields=small, expects=late, cause="THROTTLED")
+    many = {"devices": 24_000, "broker": "mqtts://192.0.2.1"}
+    yield Play("limits.memory", within=LIMITED, fields=many, expects=["MEMORY"])
+
+
+def rules_naming(facts: RunFacts, host: str = NAMED) -> dict[str, str]:
+    """Return the rules of the verdict whose findings name a host, with the code of the cause."""
+    return {
+        name: getattr(values.get("cause"), "code", "")
+        for row in REASONS
+        for name in row.rules
+        for values in row.findings(name, facts)
+        if host in str([*values.values()])
+    }
 
 
 @contextmanager
@@ -124,8 +202,15 @@ def limited() -> Iterator[Sequence[str]]:
         group.rmdir()
 
 
-async def played(play: Play, spaces: Sequence[Sequence[str]], paths: Wires, here: str) -> list[str]:
-    harmed = False
+def connects_in(log: Path, net: Network) -> int:
+    """Return the number of devices whose connection the broker has logged."""
+    return log.read_text("utf-8").count(f"New client connected from {net.subnet}.10")
+
+
+async def played(
+    play: Play, spaces: Sequence[Sequence[str]], paths: Wires, net: Network, log: Path
+) -> list[str]:
+    harmed, earlier = False, connects_in(log, net)
 
     def look(snapshot: Snapshot) -> None:
         nonlocal harmed
@@ -135,14 +220,22 @@ async def played(play: Play, spaces: Sequence[Sequence[str]], paths: Wires, here
 
     times = {"warmup": 1, "duration": WINDOW_S, "drain": 20, "connect_timeout": 30}
     flags = {**times, **CASES[play.case], **play.fields, "hosts": play.hosts}
-    flags |= {"broker": f"mqtt://{paths.address}:{PORT}"}
+    flags = {"broker": f"mqtt://{paths.address}:{PORT}"} | flags
+    if play.case == "bridge":
+        flags |= {"backend": f"mqtt://{paths.address}:{PORT + 1}"}
+    hears: AbstractAsyncContextManager[list[tuple[str, bytes]]] = nullcontext([])
+    if play.harm is not broker_killed:
+        hears = listening(Endpoint("mqtt", paths.address, PORT))
     with ExitStack() as stack, TemporaryDirectory() as scratch:
-        own = stack.enter_context(limited()) if play.within == ("CGROUP",) else play.within
-        within = [[*space, *(own if at == 1 else ())] for at, space in enumerate(spaces)]
-        address = here if play.separate else paths.address
+        within = [[*space, *(play.within if at == 1 else ())] for at, space in enumerate(spaces)]
+        if play.within == LIMITED:
+            # `ip netns exec` hides the control groups.
+            enter = ("nsenter", f"--net=/run/netns/{spaces[1][-1]}")
+            within[1] = [*enter, *stack.enter_context(limited())]
+        address = net.here if play.separate else paths.address
         paths.set(1, **play.before)
         async with (
-            listening(Endpoint("mqtt", paths.address, PORT)) as heard,
+            hears as heard,
             agents(play.hosts, address=address, within=within) as found,
         ):
             scenario = build_scenario(play.case, None, flags)
@@ -150,42 +243,111 @@ async def played(play: Play, spaces: Sequence[Sequence[str]], paths: Wires, here
             paths.set(1)
         document = manifest(result.directory)
     ledger = document.get("ledger", {}).get("run", {"sent": 0, "intact": 0, "expected": 0})
-    reasons = [f"{one.code}: {one.detail}" for one in result.verdict.reasons]
-    named = any("1 (b)" in reason for reason in reasons)
-    same = len(heard) == ledger["sent"] and ledger["intact"] == ledger["expected"]
-    right = named if play.named else same
+    rules = rules_naming(result.facts)
+    codes = {*result.verdict.codes}
+    same = ledger["sent"] == len(heard) and ledger["intact"] == ledger["expected"]
+    same = same and (play.case == "connburst") == (not heard)
+    seen = connects_in(log, net) - earlier
+    if [*play.expects] == [EQUAL]:
+        right = same and codes <= {"GENERATOR_SATURATED"}
+        right = right and 0 < result.facts.connects.connected == seen
+    elif [*play.expects] == [BROKER]:
+        right = not any(rules_naming(result.facts, f"{at} (") for at in range(play.hosts))
+        right = right and not result.verdict.valid
+    else:
+        right = play.cause in {rules.get(rule) for rule in play.expects} and codes <= BLAMELESS
+        right = right and (same or "WORKER_LOST" in codes)
     p99_us = result.facts.service.latency_p99_us
     return [
         play.name,
         "right" if right else "WRONG",
+        ",".join(f"{rule} {cause}".strip() for rule, cause in rules.items()),
         "VALID" if result.verdict.valid else "INVALID",
+        f"{result.facts.connects.connected:,} connected, {seen:,} in the log, "
         f"{ledger['sent']:,} sent, {len(heard):,} heard, {ledger['intact']:,} of "
         f"{ledger['expected']:,} arrived",
         "" if p99_us is None else f"p99 {p99_us / 1000:,.1f} ms",
-        " | ".join(reasons),
+        " | ".join(f"{one.code}: {one.detail}" for one in result.verdict.reasons),
     ]
+
+
+def coordinator_killed(paths: Wires, net: Network, within: Sequence[Sequence[str]]) -> list[str]:
+    """Kill a command in its window: the load ends, and the agents serve the next command."""
+
+    def commands() -> list[psutil.Process]:
+        family = [child for one in started for child in psutil.Process(one.pid).children(True)]
+        return [one for one in family if one.name().startswith("loadgen-")]
+
+    def play(name: str, seconds: float) -> "subprocess.Popen[bytes]":
+        words = f"fanin --devices 40 --rate 200 --warmup 1 --duration {seconds} --hosts 2 --quiet"
+        here = f"--listen {net.here}:{PORT} --secret file:{secret} --out {scratch}/{name}"
+        to = f"--broker mqtt://{paths.address}:{PORT} --hosts-wait 60s"
+        command = [sys.executable, "-m", "loadgen", *words.split(), *to.split(), *here.split()]
+        return stack.enter_context(program(command))
+
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(TemporaryDirectory()))
+        secret = scratch / "secret"
+        secret.touch(0o600)
+        secret.write_text(SECRET)
+        join = ["--join", f"{net.here}:{PORT}", "--secret", f"file:{secret}"]
+        agent = [sys.executable, "-m", "loadgen", "agent", *join]
+        started = [stack.enter_context(program([*space, *agent])) for space in within]
+        first = play("first", 60)
+        until(lambda: len([*scratch.glob("first/intervals/*.parquet")]) > 2, "the load begins")
+        workers, begin_s = len(commands()), time.monotonic()
+        first.kill()
+        until(lambda: not commands(), "the workers end")
+        took_s = time.monotonic() - begin_s
+        again = play("second", WINDOW_S)
+        again.wait(120)
+        document = manifest(scratch / "second")
+    sums, codes = document["ledger"]["run"], {one["code"] for one in document["verdict"]["reasons"]}
+    right = workers == 2 and sums["intact"] == sums["expected"] > 0 and took_s < 10
+    right = right and codes <= {"GENERATOR_SATURATED"}
+    found = f"{workers} workers ended after {took_s:.1f} s; then {sums['intact']:,} of "
+    return ["right" if right else "WRONG", f"{found}{sums['expected']:,} arrived", str(codes)]
+
+
+@contextmanager
+def brokers(paths: Wires, scratch: Path) -> Iterator[Path]:
+    """Mosquitto, which forwards to a second one for BRIDGE; return their log."""
+    log, settings = scratch / "log", scratch / "mosquitto.conf"
+    log.touch()
+    behind = Endpoint("mqtt", paths.address, PORT + 1)
+    lines = bridge_lines(routes_of(1, 5, "loadgen/front", "loadgen/back"), [behind], 0)
+    with ExitStack() as stack:
+        for port in (PORT + 1, PORT):
+            settings.write_text(
+                f"listener {port} {paths.address}\nallow_anonymous true\nmax_queued_messages 0\n"
+                "user root\npersistence false\nset_tcp_nodelay true\nlog_type notice\n"
+                f"log_dest file {log}\n" + "\n".join(lines if port == PORT else ())
+            )
+            paths.broker = stack.enter_context(program(["mosquitto", "-c", str(settings)]))
+            until(lambda port=port: answers(paths.address, port), "the broker accepts connections")  # type: ignore[misc]
+        yield log
 
 
 def main(wanted: Sequence[str]) -> None:
     with ExitStack() as stack:
         net = stack.enter_context(network(*HOSTS))
         paths = stack.enter_context(wires(net, HOSTS))
-        scratch = Path(stack.enter_context(TemporaryDirectory()))
-        settings = scratch / "mosquitto.conf"
-        settings.write_text(
-            f"listener {PORT} {paths.address}\nallow_anonymous true\nmax_queued_messages 0\n"
-            "user root\npersistence false\nset_tcp_nodelay true\n"
-        )
-        stack.enter_context(program(["mosquitto", "-c", str(settings)]))
-        until(lambda: answers(paths.address, PORT), "the broker accepts connections")
         spaces = [net.inside(name) for name in HOSTS]
         for play in plays():
-            if not wanted or play.name.startswith(tuple(wanted)):
-                try:
-                    row = asyncio.run(played(play, spaces[: play.hosts], paths, net.here))
-                except Exception as error:  # the other rows are wanted all the same
-                    row = [play.name, "FAILED", f"{type(error).__name__}: {error}"]
-                print("  ".join(row), flush=True)
+            if wanted and not play.name.startswith(tuple(wanted)):
+                continue
+            try:
+                with TemporaryDirectory() as scratch, brokers(paths, Path(scratch)) as log:
+                    if play.name == "kill.coordinator":
+                        row = [play.name, *coordinator_killed(paths, net, spaces[:2])]
+                    else:
+                        row = asyncio.run(played(play, spaces[: play.hosts], paths, net, log))
+            except Exception as error:  # the other rows are wanted all the same
+                refused = getattr(error.args[0], "code", "") in play.expects and "host b" in str(
+                    error
+                )
+                row = [play.name, "right" if refused else "FAILED", f"{error!r}"]
+            print("  ".join(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Network paths between namespaces and this one, with a delay, a loss and cuts.
+"""Network paths between namespaces and this one, with a delay, a loss, a rate and cuts.
 
 They are pairs of TUN devices, between which a process carries packets: no kernel module is needed.
 `python -m bench.wires` carries for `wires`, which sends it a line for each change.
@@ -15,13 +15,15 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tests.cluster.networks import Network, sh
 
 _TUNSETIFF, _TUN_WITHOUT_HEADER = 0x400454CA, 0x1001
 _MTU = 1500
 _STDIN = 0
+_QUEUE_S = 0.5
+"""Longest wait of a packet for a path with a rate; one that would wait longer is dropped."""
 
 
 @dataclass
@@ -30,11 +32,17 @@ class Wires:
 
     address: str
     process: "subprocess.Popen[str]"
+    broker: "subprocess.Popen[bytes]" = field(init=False)
 
-    def set(self, number: int, *, delay_s: float = 0.0, loss: float = 0.0) -> None:
-        """Change the path of a host in both directions; a loss of 1 is a cut."""
+    def set(
+        self, number: int, *, delay_s: float = 0.0, loss: float = 0.0, rate: float = 0.0
+    ) -> None:
+        """Change the path of a host in both directions; a loss of 1 is a cut.
+
+        `rate` is in bits a second; 0 stands for no limit.
+        """
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{number} {delay_s} {loss}\n")
+        self.process.stdin.write(f"{number} {delay_s} {loss} {rate}\n")
         self.process.stdin.flush()
 
 
@@ -73,22 +81,25 @@ def _tun(name: str) -> int:
 
 def _carry(devices: Sequence[int]) -> None:
     other = {one: devices[at ^ 1] for at, one in enumerate(devices)}
-    delay_s, loss = dict.fromkeys(devices, 0.0), dict.fromkeys(devices, 0.0)
+    delay_s, loss, rate, free_s = (dict.fromkeys(devices, 0.0) for _ in range(4))
     waiting: list[tuple[float, int, int, bytes]] = []
     count = 0
     while True:
         until_s = max(waiting[0][0] - time.monotonic(), 0.0) if waiting else None
         for ready in select.select([_STDIN, *devices], [], [], until_s)[0]:
             if ready == _STDIN:
-                number, delay, lost = sys.stdin.readline().split()
+                number, *values = map(float, sys.stdin.readline().split())
                 for one in devices[2 * int(number) : 2 * int(number) + 2]:
-                    delay_s[one], loss[one] = float(delay), float(lost)
+                    delay_s[one], loss[one], rate[one] = values
                 continue
             packet = os.read(ready, _MTU)
-            if random.random() >= loss[ready]:
-                count += 1
-                due_s = time.monotonic() + delay_s[ready]
-                heapq.heappush(waiting, (due_s, count, other[ready], packet))
+            begin_s = max(time.monotonic(), free_s[ready])
+            if random.random() < loss[ready] or begin_s > time.monotonic() + _QUEUE_S:
+                continue
+            free_s[ready] = begin_s + (8 * len(packet) / rate[ready] if rate[ready] else 0.0)
+            count += 1
+            due_s = free_s[ready] + delay_s[ready]
+            heapq.heappush(waiting, (due_s, count, other[ready], packet))
         while waiting and waiting[0][0] <= time.monotonic():
             _, _, device, packet = heapq.heappop(waiting)
             with suppress(OSError):  # a device that is not up yet

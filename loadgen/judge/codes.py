@@ -31,11 +31,11 @@ class Code:
     def sentences(self, facts: RunFacts) -> list[Text]:
         """Return the sentences of the first rule that finds something, one for each finding."""
         for name, template in self.rules.items():
-            if findings := [*self._findings(name, facts)]:
+            if findings := [*self.findings(name, facts)]:
                 return [render(self.code, template, values) for values in findings]
         return []
 
-    def _findings(self, name: str, facts: RunFacts) -> Iterable[Values]:
+    def findings(self, name: str, facts: RunFacts) -> Iterable[Values]:
         if name in self.finds:
             paths = {"if": [*self.finds[name].values()][:1], **self.finds[name]}
             holds = all(attrgetter(path)(facts) for path in paths.pop("if"))
