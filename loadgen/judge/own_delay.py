@@ -6,6 +6,7 @@ read them. The facts are collected by run/collect_facts.py.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from loadgen.sentences import JUDGE_TEXT, Text, Values
 
@@ -287,13 +288,12 @@ def cause_of(delay: OwnDelay, bounds: DelayBounds) -> Text:
     stalled = delay.stalled_s >= CAUSE_SHARE * lost_s
     taken = delay.in_stalls if stalled else delay.in_window
     least_s = CAUSE_SHARE * (delay.stalled_s if stalled else lost_s)
-    outside = (
-        (JUDGE_TEXT.STEAL, taken.steal),
-        (JUDGE_TEXT.THROTTLED, taken.throttled),
-        (JUDGE_TEXT.WAITED, taken.waited),
-    )
+    steal = JUDGE_TEXT.STEAL, taken.steal or 0.0
+    throttled = JUDGE_TEXT.THROTTLED, taken.throttled or 0.0
+    # A throttled worker waits for a processor, too.
+    outside = max(steal, throttled, key=itemgetter(1)), (JUDGE_TEXT.WAITED, taken.waited or 0.0)
     for sentence, seconds in outside:
-        if seconds is not None and seconds >= least_s:
+        if seconds >= least_s > 0:
             return sentence(seconds=seconds)
     could_be_busy_s = delay.stalled_s if stalled else bounds.window_s
     if taken.busy is None or taken.busy >= CAUSE_SHARE * could_be_busy_s:

@@ -120,7 +120,7 @@ def test_the_worker_and_the_moment_are_named() -> None:
     ("taken", "cause", "seconds"),
     [
         (TimeTaken(steal=1.2), "STEAL", 1.2),
-        (TimeTaken(steal=0.1, throttled=1.2), "THROTTLED", 1.2),
+        (TimeTaken(steal=1.1, throttled=1.2, waited=1.3), "THROTTLED", 1.2),
         (TimeTaken(0.0, None, 1.2, 0.5), "WAITED", 1.2),
         (TimeTaken(0.0, 0.0, 0.1, 1.9), "BUSY", None),
         (TimeTaken(0.0, 0.0, 0.1, 0.1), "STOPPED", None),
