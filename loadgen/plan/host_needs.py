@@ -9,7 +9,7 @@ from loadgen.plan import fit
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
 from loadgen.plan.spread import costed
-from loadgen.plan.units import parse_bytes, parse_count
+from loadgen.plan.units import parse_bytes, parse_count, parse_number
 from loadgen.sentences import PLAN_TEXT, read_table
 
 CONNECTS_PER_CORE_S = 10_000
@@ -127,13 +127,20 @@ def _lacking(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> str:
     except LoadgenError as error:
         reason: str = error.args[0]
         return reason
-    if needs.cores > BUSY_SHARE * host.cores:
-        return PLAN_TEXT.PROCESSORS(needed=needs.cores, cores=host.cores)
+    if few := few_processors(needs, host):
+        return few
     wanted = plan.phases.connect_rate or 0.0
     most = int(CONNECTS_PER_CORE_S * host.cores)
     if wanted / plan.scenario.hosts > most:
         return PLAN_TEXT.CONNECT_RATE(most=most)
     return ""
+
+
+def few_processors(needs: fit.Needs, host: fit.Host) -> str:
+    """Return a sentence if the messages would take too much of a host's processors, else ""."""
+    if needs.cores <= BUSY_SHARE * host.cores:
+        return ""
+    return PLAN_TEXT.PROCESSORS(needed=needs.cores, cores=host.cores)
 
 
 def host_like(text: str, host: fit.Host) -> fit.Host:
@@ -145,9 +152,8 @@ def host_like(text: str, host: fit.Host) -> fit.Host:
             raise ValueError(
                 f"{entry[:60]!r} is not one of {', '.join(f'{own}=N' for own in _NAMES['fields'])}"
             )
-        changed[_NAMES["fields"][name]] = (
-            parse_bytes(value) if name == "memory" else parse_count(value)
-        )
+        parse = {"memory": parse_bytes, "cores": parse_number}.get(name, parse_count)
+        changed[_NAMES["fields"][name]] = parse(value)
     if not all(changed.values()):
         raise ValueError("nothing may be 0")
     return replace(host, **changed)

@@ -20,7 +20,8 @@ from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import require_groups, resolve, vary
 from loadgen.errors import BrokerRefusedError, LoadgenError
 from loadgen.plan.addressing import without_rates
-from loadgen.plan.fit import Host
+from loadgen.plan.fit import Host, needs_by_host
+from loadgen.plan.host_needs import few_processors
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run import preflight
@@ -223,7 +224,9 @@ class Testbed:
         load = await asyncio.to_thread((await watching).load)
         busy = [str(load)] if load is not None and load.is_busy else []
         if hosts is not None and last is None:
-            busy += [f"host {host.name}: {host.busy}" for host in hosts.agents if host.busy]
+            for needs, host in zip(needs_by_host(plan), hosts.agents, strict=False):
+                if reason := host.busy or few_processors(needs, host.offer):
+                    busy.append(f"host {host.name}: {reason}")
         for text in busy:
             events.write("busy_host", text)
             progress(Snapshot("busy", busy=f"{text}; this run will probably be INVALID"))

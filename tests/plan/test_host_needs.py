@@ -88,8 +88,8 @@ def test_what_each_role_needs_and_which_limit_binds() -> None:
 
 class TestHostLike:
     def test_what_is_named_is_changed(self) -> None:
-        found = host_like("cores=16, memory=64GiB,descriptors=1M,ports=60k", HOST)
-        assert found == Host(16, 1_000_000, 64 * GIB, 60_000)
+        found = host_like("cores=0.2, memory=64GiB,descriptors=1M,ports=60k", HOST)
+        assert found == Host(0.2, 1_000_000, 64 * GIB, 60_000)
 
     @pytest.mark.parametrize("text", ["", "cores", "cores=x", "disks=2", "cores=0", "memory=1.5"])
     def test_what_cannot_be(self, text: str) -> None:
