@@ -19,6 +19,7 @@ from loadgen.run.preflight import check_broker
 from loadgen.run.survey import Survey, survey
 from loadgen.sentences import Text
 from tests.instruments.relay import run_relay
+from tests.needs import needs_ipv6
 from tests.verdicts import faults
 
 NEEDS_5 = ("queue", "specjms")
@@ -130,6 +131,7 @@ async def test_what_it_lacks_is_one_line_before_the_load(foreign: Foreign) -> No
         assert (await refused(endpoint, case="queue", **fields)).code == "NO_SHARED_STATED"
 
 
+@needs_ipv6
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_run_over_ipv6_from_the_url_to_the_score_card(name: str, tmp_path: Path) -> None:
     async with run_foreign(name, "::1") as broker:
