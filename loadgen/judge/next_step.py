@@ -36,6 +36,7 @@ GROWTH = 2.5
 a load more than 2.5 times the limit."""
 PRECISION = 0.05
 MOST_STEPS = 15
+MOST_STEPS_EVER = 100
 HINTS = 3
 """Steps at the load that a broker served in a failed step. More would mislead the search if the
 broker serves less under overload; halving does not."""
@@ -85,7 +86,7 @@ class Aim:
             )
         if not PRECISION_MINIMUM <= self.precision <= 1:
             raise ScenarioError(JUDGE_TEXT.PRECISION(precision=self.precision))
-        if not 3 <= self.most_steps <= 100:
+        if not 3 <= self.most_steps <= MOST_STEPS_EVER:
             raise ScenarioError(JUDGE_TEXT.STEPS(steps=self.most_steps))
 
 
@@ -275,8 +276,9 @@ def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
     return max(held, default=None), above
 
 
-def next_step(aim: Aim, tried: Sequence[Tried]) -> Probe | Limit:
-    left = aim.most_steps - len(tried)
+def next_step(aim: Aim, tried: Sequence[Tried], left: int = MOST_STEPS_EVER) -> Probe | Limit:
+    """Return the next step, or the limit if it is found or no step is `left`."""
+    left = min(left, aim.most_steps - len(tried))
     if not tried:
         return Probe(aim.start, "first")
     below, above = bracket_of(tried)

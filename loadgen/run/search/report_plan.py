@@ -274,13 +274,15 @@ def fields_for(urls: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]
     return {name: v for name, v in fields.items() if encrypted or not name.startswith("tls_")}
 
 
-def sweep_of(measurement: Measurement, plan: ReportPlan) -> Sweep:
+def sweep_of(measurement: Measurement, plan: ReportPlan, limit_s: float | None = None) -> Sweep:
+    """Return the runs or searches of a measurement; the searches take about `limit_s` together."""
     item = measurement.item
+    each_s = None if limit_s is None else limit_s / item.points
     scenario = report_scenario(plan, measurement)
 
     def searching(varied: Scenario) -> Search:
         aim = aim_for(varied, item.search)
-        return Search(varied, aim, requirements(varied, ()), plan.window_s)
+        return Search(varied, aim, requirements(varied, ()), plan.window_s, each_s)
 
     axes = ((item.vary[0], item.vary[1:]),) if item.vary else ()
     if item.search:

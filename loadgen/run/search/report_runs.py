@@ -26,11 +26,10 @@ from loadgen.run.search.report_plan import (
     ReportPlan,
     plan_document,
     report_items,
-    report_scenario,
     sweep_of,
 )
 from loadgen.run.search.search import silent_broker
-from loadgen.run.search.sweep import PointResult, SweepResult, SweepState, sweep
+from loadgen.run.search.sweep import PointResult, Sweep, SweepResult, SweepState, sweep
 from loadgen.run.testbed import Testbed
 from loadgen.sentences import RUN_TEXT
 
@@ -133,33 +132,33 @@ async def play_report(
             journal.begin({**plan_document(plan), "digest": digest}, testbed.command)
         for place, measurement in enumerate(plan.measurements):
             folder = directory / journal.folder / measurement.folder
-            needed_s = measurement.item.seconds(plan.window_s)
-            reason = away.get(measurement.broker, "")
-            if plan.budget_s is not None and used_s + needed_s / 2 > plan.budget_s:
-                reason = reason or f"the budget of {plan.budget_s:,.0f} s was used up"
+            rest = plan.measurements[place:]
+            left_s = sum(each.item.seconds(plan.window_s) for each in rest)
+            limit_s, reason = None, away.get(measurement.broker, "")
+            if plan.budget_s is not None:
+                # Each gets its share of the time that is left.
+                share = measurement.item.seconds(plan.window_s) / left_s
+                limit_s = (plan.budget_s - used_s) * share
+                left_s = min(left_s, plan.budget_s - used_s)
+                if limit_s < plan.window_s:
+                    reason = reason or f"the budget of {plan.budget_s:,.0f} s was used up"
             if reason and not folder.exists():
                 left_out.append(replace(measurement, reason=reason))
                 continue
-            rest = plan.measurements[place:]
-            state = ReportState(
-                measurement,
-                place + 1,
-                len(plan.measurements),
-                sum(each.item.seconds(plan.window_s) for each in rest),
-            )
+            state = ReportState(measurement, place + 1, len(plan.measurements), left_s)
             watch(state)
-            scenario = report_scenario(plan, measurement)
+            grid = sweep_of(measurement, plan, limit_s)
             if measurement.broker in loaded:
-                await silent_broker(scenario, testbed.interrupt)
-            played = await _play(state, plan, folder, testbed, watch, loaded)
+                await silent_broker(grid.scenario, testbed.interrupt)
+            played = await _play(state, grid, folder, testbed, watch, loaded)
             if _unreachable(played):
                 await testbed.reset()
                 watch(replace(state, restarting=True))
                 if restart_command:
                     urls = plan.brokers[measurement.broker - 1].urls
                     await _restart(restart_command, urls)
-                if not await silent_broker(scenario, testbed.interrupt):
-                    played = await _play(state, plan, folder, testbed, watch, loaded)
+                if not await silent_broker(grid.scenario, testbed.interrupt):
+                    played = await _play(state, grid, folder, testbed, watch, loaded)
             if error := _unreachable(played):
                 away[measurement.broker] = error
             used_s += sum(each.seconds for each in played.measured)
@@ -171,7 +170,7 @@ async def play_report(
 
 async def _play(
     state: ReportState,
-    plan: ReportPlan,
+    grid: Sweep,
     folder: Path,
     testbed: Testbed,
     watch: Watch,
@@ -181,7 +180,7 @@ async def _play(
         loaded.add(state.measurement.broker)
         watch(replace(state, sweep=sweep_state))
 
-    return await sweep(sweep_of(state.measurement, plan), folder, testbed, watch=show)
+    return await sweep(grid, folder, testbed, watch=show)
 
 
 def _unreachable(played: SweepResult) -> str:

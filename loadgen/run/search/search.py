@@ -10,7 +10,7 @@ reads the steps back and continues; an interrupted step is played again.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import (
     CONFIRMS,
+    MOST_STEPS_EVER,
     STEP_RULE,
     Aim,
     Limit,
@@ -79,12 +80,14 @@ class Search:
     """The definition of a search: a scenario whose field `aim.field` varies under `require`.
 
     `step_s` is the longest window of a step, and each of those that confirm; None for `STEP_S`.
+    After about `limit_s` seconds it confirms the highest load that held, and ends.
     """
 
     scenario: Scenario
     aim: Aim
     require: Require
     step_s: float | None = None
+    limit_s: float | None = None
 
     @property
     def case(self) -> Case[Any]:
@@ -208,7 +211,7 @@ async def search(
             definition |= {"digest": spec.digest, "limit": None}
             document = journal.begin(definition, testbed.command)
         steps = journal.entries()
-        while isinstance(probe := next_step(spec.aim, [step.tried for step in steps]), Probe):
+        while isinstance(probe := _next_step(spec, steps), Probe):
             if document.get("step_rule") != STEP_RULE:
                 raise RunDirectoryError(RUN_TEXT.OTHER_STEP_RULE(path=shown))
             step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
@@ -233,6 +236,16 @@ async def search(
         limit = asdict(probe) | {"own": probe.own, "run": best}
         journal.rewrite(document | {"aim": asdict(spec.aim), "limit": limit})
     return result
+
+
+def _next_step(spec: Search, steps: Sequence[SearchStep]) -> Probe | Limit:
+    tried, left = [step.tried for step in steps], MOST_STEPS_EVER
+    if spec.limit_s is not None and steps:
+        last_s = max(step.seconds for step in steps[-2:])
+        left = int((spec.limit_s - sum(step.seconds for step in steps)) / last_s)
+        if any(one.valid for one in tried) and not any(one.purpose in CONFIRMS for one in tried):
+            left = max(left, 1)
+    return next_step(spec.aim, tried, max(left, 0))
 
 
 async def _play_step(

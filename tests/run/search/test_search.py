@@ -1,6 +1,9 @@
+import itertools
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -13,6 +16,7 @@ from loadgen.judge.next_step import CONFIRMS, Probe, Require, aim_for, requireme
 from loadgen.plan.scenario import Scenario
 from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.rundir import exclusive
+from loadgen.run.search import search as play
 from loadgen.run.search.search import (
     CONFIRMATIONS,
     Search,
@@ -257,6 +261,22 @@ async def test_open_bracket_is_no_success(runs: FakeRuns, tmp_path: Path) -> Non
     assert result.exit_status == 1
     top = await search(wanted(highest=5_000), tmp_path / "t")
     assert top.limit is not None and (top.limit.ended, top.exit_status) == ("top of range", 0)
+
+
+async def test_a_search_whose_time_is_up_confirms_what_held(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A step begins and ends at the next two of these times.
+    clock = SimpleNamespace(monotonic=itertools.count(step=5.0).__next__)
+    monkeypatch.setattr(play, "time", clock)
+    result = await search(replace(wanted(), limit_s=30.0), tmp_path / "s")
+    assert [step.tried.load for step in result.steps] == [500, 1250, 3125, 7812, 19_530, 7812]
+    assert result.limit is not None and result.limit.ended == "out of steps"
+    assert (result.limit.load, result.limit.confirmed) == (7812, True)
+    again = await search(replace(wanted(), limit_s=30.0), tmp_path / "s")
+    assert again.limit == result.limit
+    more = await search(wanted(), tmp_path / "s")
+    assert more.limit is not None and more.limit.ended == "confirmed"
 
 
 async def test_a_search_goes_on_with_more_steps(runs: FakeRuns, tmp_path: Path) -> None:
