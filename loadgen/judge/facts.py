@@ -89,6 +89,7 @@ class Schedule:
     owed_by_leave: float = 0.0  # messages that publishers away on request may leave unsent
     waiting_by_leave: float = 0.0  # deliveries that may wait for subscribers away on request
     short_bytes: int = 0  # size of the smallest payloads if they are below 32 bytes
+    by_order: bool = False  # messages have no header and are known by topic and order
     closed_window: int = 0  # messages that a publisher of a closed loop may have unacknowledged
 
 

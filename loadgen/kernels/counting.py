@@ -25,6 +25,7 @@ from loadgen.kernels.fleet import (
 from loadgen.kernels.packet_bytes import is_same
 from loadgen.kernels.payload import (
     HEADER_BYTES,
+    NOWHERE,
     copy_number,
     crc_of_body,
     has_intact_header,
@@ -83,7 +84,7 @@ _FRACTION_BITS = 52
 _EXPONENT_OFFSET = 1033
 
 _IS_JUDGED = np.array([violation.is_judged for violation in VIOLATIONS])
-_CLOCKS_NS = 100_000_000
+CLOCKS_NS = 100_000_000
 """A message from another host may seem to be sent so much later than it was."""
 
 FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
@@ -300,7 +301,7 @@ def note_delivery(fleet: Fleet, message: ReceivedMessage, pair: int, sent_ns: in
         sequence = read_i64(fleet.buffer, message.payload + 8)
         note_first_copy(fleet, pair, sequence, copy_number(fleet.buffer, message.payload))
     device = fleet.devices[message.row]
-    sent_ns -= _CLOCKS_NS
+    sent_ns -= CLOCKS_NS
     if message.retain and device.request_ns == 0 and sent_ns > device.subscribed_ns:
         violate(fleet, message.row, RETAIN_ON_LIVE, message.now_ns)
     # A queue's message may have been tried at another consumer.
@@ -328,7 +329,7 @@ def range_of(fleet: Fleet, message: ReceivedMessage) -> int:
             topic = sender
             if source.topics != source.senders:
                 topic = sender * source.topics // source.senders
-        if _has_topic(fleet, source, topic, sender, message):
+        if has_topic(fleet, source, topic, sender, message):
             return int(number)
     return -1
 
@@ -341,7 +342,7 @@ def pair_in(fleet: Fleet, received: StreamRange, message: ReceivedMessage) -> in
 
 
 @compiled
-def _has_topic(
+def has_topic(
     fleet: Fleet, source: StreamSource, topic: int, sender: int, message: ReceivedMessage
 ) -> bool:
     """Return True if the topic of a message is one of a source with these numbers, -1 for any."""
@@ -414,9 +415,12 @@ def count_damaged(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage,
 def _body_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
     """Return True if the header matches a body that was sent.
 
-    This needs a constant body, of the received size or of the largest one.
+    This needs a constant body, of the received size or of the largest one. A header that was added
+    here is right.
     """
     start = message.payload
+    if len(fleet.header_places) > 0 and fleet.header_places[0] == NOWHERE:
+        return True
     for number in range(len(fleet.groups)):
         group = fleet.groups[number]
         whole = group.body_end - group.body_first
@@ -469,6 +473,6 @@ def _is_received(fleet: Fleet, message: ReceivedMessage) -> bool:
     for number in range(device.range_first, device.range_first + device.range_count):
         received = fleet.ranges[number]
         source = fleet.sources[received.source]
-        if _has_topic(fleet, source, received.topic, -1, message):
+        if has_topic(fleet, source, received.topic, -1, message):
             return True
     return False

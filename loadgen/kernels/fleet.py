@@ -11,6 +11,7 @@ from loadgen.kernels.arrays import (
     ByteRows,
     Bytes,
     CountRows,
+    Float64,
     Grid,
     Int32,
     Int32s,
@@ -42,6 +43,11 @@ class GroupRecord(Record):
     """1 if `out` gets only the head of a message, and its body is sent from `body`."""
     header_place: Int64
     """Place of the header in its messages (kernels/payload.py)."""
+    outside_bytes: Int64
+    """Bytes of its sizes that are not in the payload: those of a header in another place."""
+    period_ns: Float64
+    """Time between the messages of one of its publishers, 0 in a closed loop."""
+    arrival: Int64
     version: Int64
     property_first: Int64
     property_end: Int64
@@ -71,6 +77,7 @@ class GroupRecord(Record):
 class StreamSource(Record):
     """The publishers of messages, or of the requests that they respond to, and their topics."""
 
+    group: Int64
     first_stream: Int64
     senders: Int64
     topics: Int64

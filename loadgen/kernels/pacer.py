@@ -131,12 +131,21 @@ def load_time_of(program: Rows[ProgramStep], clock_ns: int) -> int:
 @compiled
 def _load_of_message(publisher: Publisher, sequence: int, seed: int) -> int:
     """Return the load time of message `sequence`, for Poisson of the message after the current."""
-    if publisher.arrival == CONSTANT:
-        return int(publisher.phase_ns + np.int64(sequence * publisher.period_ns))
-    unit = random_unit(seed, publisher.stream, sequence)
-    if publisher.arrival == UNIFORM:
-        return int(publisher.phase_ns + np.int64((sequence + unit) * publisher.period_ns))
-    return int(publisher.load_ns + np.int64(-math.log(unit) * publisher.period_ns))
+    stream, period_ns = publisher.stream, publisher.period_ns
+    if publisher.arrival != POISSON:
+        phase_ns, arrival = publisher.phase_ns, publisher.arrival
+        return int(load_of(stream, sequence, phase_ns, period_ns, arrival, seed))
+    gap_ns = -math.log(random_unit(seed, stream, sequence)) * period_ns
+    return int(publisher.load_ns + np.int64(gap_ns))
+
+
+@compiled
+def load_of(
+    stream: int, sequence: int, phase_ns: int, period_ns: float, arrival: int, seed: int
+) -> int:
+    """Return the load time of a message of a constant or uniform stream."""
+    unit = random_unit(seed, stream, sequence) if arrival == UNIFORM else 0.0
+    return int(phase_ns + np.int64((sequence + unit) * period_ns))
 
 
 @compiled

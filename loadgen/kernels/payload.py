@@ -216,9 +216,9 @@ def crc_of_body(states: npt.NDArray[np.int64], body: arrays.Bytes, length: int) 
 
 HEX_BYTES = 2 * HEADER_BYTES
 """Length of a header as hexadecimal digits: the value of a user property, or a field of a text."""
-IN_FRONT, IN_PROPERTY, SHORT, IN_FIELD = range(4)
+IN_FRONT, IN_PROPERTY, NOWHERE, SHORT, IN_FIELD = range(5)
 """Places of the header. SHORT is one of 16 bytes in front, IN_FIELD + n a field that begins after n
-bytes of the payload."""
+bytes of the payload. NOWHERE: topic and order stand for it (by_order.py)."""
 HEADER_PROPERTY = b"\x26\0\x07loadgen\0\x40" + b"0" * HEX_BYTES
 """The User Property of a header (MQTT 5, 3.3.2.3.7), with its digits still to be written."""
 

@@ -16,6 +16,7 @@ from loadgen.kernels import counting, in_flight
 from loadgen.kernels import packet_bytes as mqtt
 from loadgen.kernels.accounting import has_come
 from loadgen.kernels.arrays import copy_bytes, read_i64, read_u32
+from loadgen.kernels.by_order import add_header
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import (
     BROKEN,
@@ -47,6 +48,7 @@ from loadgen.kernels.payload import (
     HEX_BYTES,
     IN_FIELD,
     IN_PROPERTY,
+    NOWHERE,
     SHORT_BYTES,
     lengthen,
     move_in,
@@ -138,15 +140,13 @@ def receive_packets(
             )
             strays, before = fleet.totals.strays, written
             if status == mqtt.OK:
-                start, end_of_body, body_crc = position, packet_end, -1
+                place = (position, topic, topic_end, payload, packet_end, packet_id)
+                message = _message(row, now_ns, place, first_byte, -1)
                 if len(fleet.header_places) > 0:
-                    after_topic = topic_end + 2 if first_byte & 0x06 else topic_end
-                    payload, end_of_body, body_crc = _header_of(
-                        fleet, after_topic, payload, packet_end
-                    )
-                    start -= packet_end - end_of_body
-                place = (start, topic, topic_end, payload, end_of_body, packet_id)
-                message = _message(row, now_ns, place, first_byte, body_crc)
+                    payload, body_end, body_crc = _header_of(fleet, message)
+                    start = position + body_end - packet_end
+                    place = (start, topic, topic_end, payload, body_end, packet_id)
+                    message = _message(row, now_ns, place, first_byte, body_crc)
                 written = _publish(fleet, message, written, handlers)
             is_stray = status != mqtt.OK or fleet.totals.strays > strays
             if is_stray and (status != mqtt.OK or not mqtt.is_topic(buffer, topic, topic_end)):
@@ -184,21 +184,24 @@ def receive_packets(
 
 
 @compiled
-def _header_of(fleet: Fleet, properties: int, payload: int, end: int) -> tuple[int, int, int]:
+def _header_of(fleet: Fleet, message: ReceivedMessage) -> tuple[int, int, int]:
     """Move the header of a message in front of its body; return its begin, or the payload's.
 
-    It was in a property or in a field of the payload. `properties` is the begin of the former. A
-    short one is lengthened at the end of the buffer. Return also the end of the body and its CRC,
-    as in `ReceivedMessage`.
+    It was in a property or in a field of the payload. One that is short or nowhere is written at
+    the end of the buffer. Return also the end of the body and its CRC, as in `ReceivedMessage`.
     """
     buffer, run_tag = fleet.buffer, fleet.run.run_tag
+    payload, end, out = message.payload, message.end, len(fleet.buffer) - SCRATCH_BYTES
+    if fleet.header_places[0] == NOWHERE:
+        crc = add_header(fleet, message, out)
+        return (out, out + HEADER_BYTES + end - payload, crc) if crc >= 0 else (payload, end, -1)
     if end - payload >= HEADER_BYTES and read_u32(buffer, payload) == run_tag:
         return payload, end, -1
     if SHORT_BYTES <= end - payload < HEADER_BYTES:
-        out = len(buffer) - SCRATCH_BYTES
         crc = lengthen(buffer, payload, end, out, run_tag, fleet.program[0].clock_ns)
         if crc >= 0:
             return out, out + HEADER_BYTES + end - payload - SHORT_BYTES, crc
+    properties = message.topic_end + 2 if message.qos else message.topic_end
     for place in fleet.header_places:
         text = payload + place - IN_FIELD
         if place == IN_PROPERTY:

@@ -22,7 +22,7 @@ from loadgen.kernels.payload import (
     COPIES_MOST,
     HEADER_BYTES,
     IN_FRONT,
-    IN_PROPERTY,
+    NOWHERE,
     SHORT_BYTES,
     fill_template,
     move_out,
@@ -208,7 +208,7 @@ def write_message(
     group = fleet.groups[fleet.devices[publisher.device].group]
     out = fleet.out
     size = _size_of(fleet, publisher, group, sequence)
-    outside_bytes = HEADER_BYTES if group.header_place == IN_PROPERTY else 0
+    outside_bytes = group.outside_bytes
     payload = mqtt.write_publish(
         out,
         position,
@@ -235,6 +235,8 @@ def write_message(
         template = fleet.template[group.place_first : group.place_end]
         fill_template(out, body, template, device, sequence, wall_ms, drawn)
         crc = crc32(0, out, body, body + extra)
+    if group.header_place == NOWHERE:
+        return int(payload + size)
     run_tag, stream = fleet.run.run_tag, publisher.stream
     if size < HEADER_BYTES:
         since_ns, offset_ns = intended_ns - fleet.program[0].clock_ns, sent_ns - intended_ns

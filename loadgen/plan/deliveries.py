@@ -268,6 +268,34 @@ def _require_stored(match: Flow) -> None:
         raise ScenarioError(PLAN_TEXT.STAGES_NOT_STORED(**values))
 
 
+def require_ordered(
+    groups: tuple[DeviceGroup, ...], brokers: int = 1, *, returns: bool = False
+) -> None:
+    """Refuse messages that topic and order do not identify.
+
+    A stream needs separate topics, due times that follow from its numbers, and subscribers that
+    get each of its messages once. `returns`: devices may lose their connection and reconnect.
+    """
+    topics: dict[str, str] = {}
+    for match in matches_of(groups, brokers):
+        source, senders, sent = match.source, match.source.senders, match.source.senders.publishes
+        if sent is None:
+            continue
+        topics[senders.name] = source.topic
+        same = [topic for topic in topics.values() if _may_be_equal(topic, source.topic)]
+        faults = {
+            "responding": source.is_response,
+            "unsteady": not sent.rate or sent.arrivals == "poisson",
+            "retained": sent.retain,
+            "joined": senders.distinct(source.topic) < senders.count or len(same) > 1,
+            "shared": match.shared,
+            "leaving": returns or senders.stages or match.receivers.stages,
+        }
+        if any(faults.values()):
+            names = {name: senders.name if is_fault else None for name, is_fault in faults.items()}
+            raise ScenarioError(PLAN_TEXT.NO_HEADER(**names))
+
+
 def _may_be_equal(pattern: str, other: str) -> bool:
     """Return True if two patterns may be the same filter for some devices."""
     levels, others = pattern.split("/"), other.split("/")

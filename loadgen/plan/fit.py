@@ -24,7 +24,7 @@ from loadgen.plan.groups import (
     usable_addresses,
 )
 from loadgen.plan.plan import Brokers, Plan, rooted
-from loadgen.plan.scenario import HEADER_BYTES, INSTANCES_LIMIT, processors_of
+from loadgen.plan.scenario import INSTANCES_LIMIT, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
 from loadgen.plan.stages import presence
 from loadgen.plan.units import shown
@@ -535,8 +535,8 @@ def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
     described: dict[str, Any] = _GROUP.dump_python(group, mode="json", include=_SHOWN)
     if group.publishes is not None:
         publishes = described["publishes"]
-        if plan.scenario.header == "property":
-            publishes["size_bytes"] = [size - HEADER_BYTES for size in group.publishes.size_bytes]
+        outside_bytes = plan.scenario.outside_bytes
+        publishes["size_bytes"] = [size - outside_bytes for size in group.publishes.size_bytes]
         present = presence(group.stages, group.count, plan.phases.duration_s)
         publishes["rate"] = group.publishes.rate * present
         deliveries = mean_deliveries(group, plan.groups, plan.separate_count)

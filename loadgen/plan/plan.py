@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild, split_shared
-from loadgen.plan.deliveries import require_exact
+from loadgen.plan.deliveries import require_exact, require_ordered
 from loadgen.plan.groups import (
     MESSAGING,
     ROOT,
@@ -27,7 +27,7 @@ from loadgen.plan.groups import (
     sent_qos,
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
-from loadgen.plan.scenario import HEADER_BYTES, Scenario
+from loadgen.plan.scenario import Scenario
 from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
@@ -252,6 +252,8 @@ def plan_of(
     require_exact(rooted(groups, "run"), brokers.separate_count)
     reconnect = reconnect or scenario.reconnecting()
     returns = reconnect is not None or bool(scenario.churn)
+    if scenario.header == "none":
+        require_ordered(rooted(groups, "run"), brokers.separate_count, returns=returns)
     plan = Plan(
         scenario=scenario,
         groups=_finished(groups, scenario, brokers.separate_count, returns=returns),
@@ -348,8 +350,8 @@ def _finished(
     for group in with_shared_fields(groups, scenario):
         publishes = group.publishes
         if publishes is not None:
-            outside_bytes = HEADER_BYTES if scenario.header == "property" else 0
             least, most = publishes.size_bytes
+            outside_bytes = scenario.outside_bytes
             size_bytes = (least + outside_bytes, most + outside_bytes)
             publishes = replace(publishes, first_stream=stream, size_bytes=size_bytes)
             stream += group.count

@@ -218,7 +218,7 @@ class Scenario(BaseModel):
     payload: Annotated[str | None, TextLine("file", part="messages")] = None
     payload_template: Annotated[str | None, TextLine("file", part="messages")] = None
 
-    header: Annotated[Literal["payload", "property"], Choice(part="messages")] = "payload"
+    header: Annotated[Literal["payload", "property", "none"], Choice(part="messages")] = "payload"
 
     max_unacknowledged: Annotated[int, Count(1, 65_535, part="window")] = 100
     closed: Annotated[bool, Flag(part="window", load="kind")] = False
@@ -344,14 +344,19 @@ class Scenario(BaseModel):
         if self.resubscribe is not None and self.access_control:
             yield PLAN_TEXT.RESUBSCRIBE_RIGHTS()
 
+    @property
+    def outside_bytes(self) -> int:
+        """Bytes of a header that is not in the payload."""
+        return 0 if self.header == "payload" else HEADER_BYTES
+
     def _header_complaints(self) -> Iterator[str]:
-        in_front = self.header == "payload"
-        if not in_front and self.mqtt != "5":
+        if self.header == "property" and self.mqtt != "5":
             yield PLAN_TEXT.HEADER_PROPERTY()
-        if in_front:
+        if self.header == "payload":
             yield from self.size_complaints(self.size)
-        if not in_front and self.size[1] > WHOLE_SIZE_MAXIMUM_BYTES:
-            yield PLAN_TEXT.SIZE_BESIDE_HEADER(size=self.size[1], most=WHOLE_SIZE_MAXIMUM_BYTES)
+        elif self.size[1] > WHOLE_SIZE_MAXIMUM_BYTES:
+            values = {"size": self.size[1], "header": self.header}
+            yield PLAN_TEXT.SIZE_BESIDE_HEADER(**values, most=WHOLE_SIZE_MAXIMUM_BYTES)
 
     def size_complaints(self, size: tuple[int, int]) -> Iterator[str]:
         if size[0] < self.least_size:

@@ -323,6 +323,7 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
         waiting_by_leave=delivered_rate(plan.groups, plan.separate_count) * away_s,
         short_bytes=min((size for size in sizes if size < HEADER_BYTES), default=0),
         closed_window=max(windows, default=0),
+        by_order=plan.scenario.header == "none",
     )
 
 

@@ -185,13 +185,13 @@ def _size_of_payload(
     if path.exists() and not path.is_file():
         raise ScenarioError(RUN_TEXT.NOT_A_FILE(field=name, path=file_name))
     try:
-        header_bytes = 0 if header == "property" else HEADER_BYTES
+        header_bytes = HEADER_BYTES if header == "payload" else 0
         size_bytes = header_bytes + path.stat().st_size
         with path.open("rb") as file:
             if name == "payload_template":
                 text = file.read(limit_bytes + 1)
                 body, _, place = read_template(text)
-                if place != IN_FRONT and header == "property":
+                if place != IN_FRONT and header != "payload":
                     raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
                 size_bytes = header_bytes + len(body)
     except OSError as error:

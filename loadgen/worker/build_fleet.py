@@ -45,6 +45,7 @@ from loadgen.kernels.payload import (
     HEADER_PROPERTY,
     IN_FRONT,
     IN_PROPERTY,
+    NOWHERE,
     SHORT,
     SHORT_BYTES,
     Place,
@@ -85,6 +86,7 @@ _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _MAP_NORESERVE = 0x4000
 _CONNACK_BYTES = 128
 """Longer packets, with properties of many words, each go through Python."""
+_PLACES = {"payload": IN_FRONT, "property": IN_PROPERTY, "none": NOWHERE}
 _NUMBERS = {"": NO_NUMBER, "topic": TOPIC_NUMBER, "device": DEVICE_NUMBER}
 _TOTALS_OF_A_RUN = (
     *GapPool.names(),
@@ -152,6 +154,8 @@ class _Parts:
 def _group_rows(plan: Plan) -> Rows[GroupRecord]:
     rows = GroupRecord.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
+    rows["outside_bytes"] = plan.scenario.outside_bytes
+    _set_schedule(rows, plan)
     for number, group in enumerate(plan.groups):
         row = rows[number]
         row.version = plan.version_of(group)
@@ -168,10 +172,21 @@ def _group_rows(plan: Plan) -> Rows[GroupRecord]:
     return rows
 
 
+def _set_schedule(rows: Rows[GroupRecord], plan: Plan) -> None:
+    sent = [owner.publishes or groups.Publishes("", 1.0) for owner in plan.groups]
+    rate = np.array([publishes.rate for publishes in sent])
+    period_ns = np.zeros(len(sent))  # for a closed loop
+    count = np.array([owner.count for owner in plan.groups], np.float64)
+    np.divide(1e9 * count, rate, out=period_ns, where=rate > 0)
+    rows["period_ns"] = np.minimum(period_ns, _LONGEST_PERIOD_NS)
+    rows["arrival"] = [pacer.ARRIVALS[publishes.arrivals] for publishes in sent]
+
+
 def _source_rows(
-    sources: Iterable[TopicSource],
+    plan: Plan, sources: Iterable[TopicSource]
 ) -> tuple[Rows[StreamSource], Rows[TopicPart], Bytes]:
     """Return the sources, the parts of their topics and the text of these."""
+    numbers = {group.name: number for number, group in enumerate(plan.groups)}
     rows: list[tuple[int, ...]] = []
     parts: list[tuple[int, int, int]] = []
     text = bytearray()
@@ -185,7 +200,8 @@ def _source_rows(
                 parts.append((start, len(text), _NUMBERS[number]))
         senders, publishes = source.senders, source.senders.publishes
         first = publishes.first_stream if publishes is not None else 0
-        rows.append((first, senders.count, senders.topic_count, begin, len(parts)))
+        number = numbers[senders.name]
+        rows.append((number, first, senders.count, senders.topic_count, begin, len(parts)))
     return StreamSource.of(rows), TopicPart.of(parts), np.frombuffer(text, np.uint8)
 
 
@@ -297,27 +313,22 @@ class _Builder:
 
 
 def _publishers(
-    plan: Plan, group: Table, number: Table, publisher: Table, deliveries: Any
+    plan: Plan, senders: Rows[GroupRecord], devices: Rows[Device], number: Table, deliveries: Any
 ) -> Rows[pacer.Publisher]:
     """Return the publishers before their message 0.
 
-    The arrays have, by device, its group, its number there and that of its publisher, -1 for none.
-    `deliveries` has an entry for each publisher.
+    `senders` are the groups, and `number` is that of each device in its group. `deliveries` has an
+    entry for each publisher.
     """
-    rows = np.flatnonzero(publisher >= 0)
-    owners, numbers = group[rows], number[rows]
-    sent = [owner.publishes or groups.Publishes("", 1.0) for owner in plan.groups]
+    rows = np.flatnonzero(devices["publisher"] >= 0)
+    owners, numbers = devices["group"][rows], number[rows]
     count = np.array([owner.count for owner in plan.groups], np.float64)
-    rate = np.array([publishes.rate for publishes in sent])
-    period_ns = np.zeros(len(sent))  # for a closed loop
-    np.divide(1e9 * count, rate, out=period_ns, where=rate > 0)
-    period_ns = np.minimum(period_ns, _LONGEST_PERIOD_NS)
     publishers = pacer.make_publishers(
         rows,
-        np.array([publishes.first_stream for publishes in sent])[owners] + numbers,
+        senders["first_stream"][owners] + numbers,
         numbers / count[owners],
-        period_ns[owners],
-        np.array([pacer.ARRIVALS[publishes.arrivals] for publishes in sent])[owners],
+        senders["period_ns"][owners],
+        senders["arrival"][owners],
     )
     publishers["deliveries"] = deliveries
     return publishers
@@ -336,7 +347,7 @@ def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[P
     filler_bytes = max(groups.largest_payload_bytes(plain) - HEADER_BYTES, shortest)
     filler = make_body(filler_bytes, plan.scenario.seed)
     bodies, crcs, places = [filler], [body_crc_states(filler)], [cast("Table", no_template())]
-    usual_place = IN_PROPERTY if plan.scenario.header == "property" else IN_FRONT
+    usual_place = _PLACES[plan.scenario.header]
     properties = bytearray()
     parts = {"": (0, len(filler), 0, 0, 0, usual_place)}
     for number, group in enumerate(plan.groups):
@@ -395,7 +406,7 @@ def _whole_limit(plan: Plan) -> int:
     Code that answers a message, or reads its body, needs it as a whole.
     """
     answering = any(owner.responds is not None for owner in plan.groups)
-    moved = plan.scenario.header == "property" or any(
+    moved = plan.scenario.header != "payload" or any(
         group.publishes and group.publishes.payload_template for group in plan.groups
     )
     if answering or moved or plan.behaviour != groups.MESSAGING:
@@ -441,7 +452,7 @@ def build_fleet(
     for row in range(count):
         rows.add_responder(row, plan.groups[int(group[row])], int(device[row]))
     topics, topic_ends = rows.topics.arrays()
-    sources, parts, pattern_text = _source_rows(rows.sources)
+    sources, parts, pattern_text = _source_rows(plan, rows.sources)
     connect_packets, connect_ends = rows.connects.arrays()
     addresses, address_bytes = _addresses((one.host, one.port) for one in plan.targets)
     source, source_bytes = _addresses((groups.source_of(one, worker), 0) for one in plan.groups)
@@ -484,7 +495,7 @@ def build_fleet(
         held_ids=np.zeros((rows.holders, rows.held), np.int64),
         held_pairs=np.zeros((rows.holders, rows.held), np.int64),
         held_sequences=np.zeros((rows.holders, rows.held), np.int64),
-        publishers=_publishers(plan, group, device, rows.devices["publisher"], rows.delivered),
+        publishers=_publishers(plan, rows.groups, rows.devices, device, rows.delivered),
         program=pacer.make_program(0),
         heap=pacer.Due.rows(max(rows.publishing, 1)),
         topics=topics,
@@ -540,9 +551,9 @@ def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     fleet.counters[:] = fleet.violations[:] = 0
     fleet.pairs[:] = make_pairs(len(fleet.pairs))
     fleet.repeats[:] = make_pairs(len(fleet.repeats))
-    publisher = fleet.devices["publisher"]
     deliveries = fleet.publishers["deliveries"].copy()
-    fleet.publishers[:] = _publishers(plan, fleet.group, fleet.device, publisher, deliveries)
+    _set_schedule(fleet.groups, plan)
+    fleet.publishers[:] = _publishers(plan, fleet.groups, fleet.devices, fleet.device, deliveries)
     fleet.devices["taken"] = fleet.devices["unit_sent"] = 0
     fleet.devices["flags"] &= ~np.int16(WINDOW_FULL | WAITING | PUSHED_BACK)
 

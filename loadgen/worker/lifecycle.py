@@ -23,7 +23,6 @@ from loadgen.kernels.device import (
     transition,
 )
 from loadgen.kernels.in_flight import redelivery_order, set_capacity
-from loadgen.kernels.payload import HEADER_BYTES, IN_PROPERTY
 from loadgen.kernels.reactor import entry_points
 from loadgen.mqtt import packets, violations
 from loadgen.mqtt.codec import decode, encode
@@ -84,9 +83,8 @@ def _packet_bytes(fleet: PlannedFleet, connection: int, size_bytes: int) -> int:
     if number < 0 or fleet.own is not None:
         return size_bytes
     topic = bytes(fleet.topics[slice(*fleet.topic_ends[number : number + 2])]).decode()
-    if group.header_place == IN_PROPERTY:
-        size_bytes -= HEADER_BYTES
-    packet = packets.Publish(topic, bytes(size_bytes), int(group.qos), packet_id=int(group.qos > 0))
+    body = bytes(size_bytes - group.outside_bytes)
+    packet = packets.Publish(topic, body, int(group.qos), packet_id=int(group.qos > 0))
     return len(encode(packet, int(group.version))) + group.property_end - group.property_first
 
 

@@ -125,6 +125,8 @@ def take_latencies(fleet: PlannedFleet, first: int) -> tuple[list[Row], bytes, i
     for number, *stat, begin, length in _TAKEN[:count].tolist():
         group, place = divmod(number, _SLOTS_OF_A_GROUP)
         phase, series = _PLACES[place]
+        if series == "transit" and fleet.plan.scenario.header == "none":
+            continue  # the messages do not say when they were sent
         row: Row = {"group": fleet.plan.groups[group].name, "phase": phase, "series": series}
         row.update(zip(_STAT, stat, strict=True))
         row["bucket"] = [begin, length]

@@ -40,13 +40,15 @@ async def test_an_independent_subscriber_counts_the_same(tmp_path: Path) -> None
     assert sum(at >= first_of_window_ns for at in intended_ns) == counts.sent
 
 
-@pytest.mark.parametrize("header", ["property", "field"])
+@pytest.mark.parametrize("header", ["property", "field", "none"])
 async def test_a_payload_is_the_users_to_the_byte(tmp_path: Path, header: str) -> None:
     content = b'\0{"device": "{device:02}", "header": "{loadgen}"}\xff'
     flags = {"payload_template": str(tmp_path / "payload")}
-    if header == "property":
+    if header != "field":
         content = content.replace(b"{device:02}", b"7").replace(b"{loadgen}", b"0" * 64)
-        flags = {"payload": str(tmp_path / "payload"), "header": "property", "mqtt": "5"}
+        flags = {"payload": str(tmp_path / "payload"), "header": header}
+    if header == "property":
+        flags["mqtt"] = "5"
     (tmp_path / "payload").write_bytes(content)
     async with run_mosquitto() as broker, listening(broker.endpoints[0]) as heard:
         fields = {"broker": broker.endpoints[0].redacted, "devices": 20, "rate": RATE, "qos": 1}
@@ -55,7 +57,7 @@ async def test_a_payload_is_the_users_to_the_byte(tmp_path: Path, header: str) -
     window = result.facts.messages.window
     assert window.sent == window.intact == round(RATE * WINDOW_S) and not window.foreign
     assert len(payloads) == round(RATE * (WARM_UP_S + WINDOW_S))
-    if header == "property":
+    if header != "field":
         assert set(payloads) == {content}
     for payload in set(payloads) - {content}:
         told = json.loads(payload[1:-1])

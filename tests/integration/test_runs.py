@@ -138,6 +138,22 @@ async def test_what_still_arrives_when_the_drain_ends_is_late_and_not_lost(tmp_p
     assert run.expected == run.intact + run.unobserved and not run.lost
 
 
+@pytest.mark.parametrize(
+    ("fault", "state"), [("lose", "lost"), ("repeat", "repeated"), ("corrupt", "damaged")]
+)
+async def test_faults_are_counted_without_a_header(tmp_path: Path, fault: str, state: str) -> None:
+    file, text = tmp_path / "template", '{"id": {device:1}, "text": "' + 400 * "x" + '"}'
+    file.write_text(text)
+    fields = {"devices": 5, "rate": 300, "payload_template": str(file), "header": "none"}
+    fields |= {"size": len(text) - len("{device:1}") + 1, **SHORT}
+    result = await play_erring(tmp_path / "run", "fanin", f"{fault}=1/20", **fields)
+    run = result.facts.messages.run
+    seen = {name: getattr(run, name) for name in ("lost", "repeated", "damaged", "foreign")}
+    assert run.sent == 480 and {name: n for name, n in seen.items() if n} == {state: 24}
+    assert "BY_ORDER" in [remark.code for remark in result.verdict.remarks]
+    assert "transit" not in summarize_run(result.directory).latency
+
+
 async def test_slow_subscribers_wait_and_the_others_do_not(tmp_path: Path) -> None:
     fields = {"topics": 2, "ratio": 5, "slow_subscribers": 1, "read_rate": "2k"}
     result = await play(tmp_path, "fanout", broker="mosquitto", rate=400, size=500, **fields)

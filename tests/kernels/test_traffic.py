@@ -79,6 +79,7 @@ class Bench:
         acknowledge_every: int = 1,
         arrivals: Arrivals = "constant",
         durable: bool = False,
+        header: str = "payload",
     ) -> None:
         rate = PUBLISHERS * 1e9 / PERIOD_NS
         self.publishes = Publishes(
@@ -104,6 +105,7 @@ class Bench:
             groups,
             run_tag=TAG,
             version=5 if version == 5 else 4,
+            header=header,
             max_packet_bytes=packet_limit,
         )
         self.version = version
