@@ -151,6 +151,11 @@ def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
 
 
 @compiled
+def is_unreleased(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
+    return bool(received[row, packet_id >> 3] & 1 << (packet_id & 7))
+
+
+@compiled
 def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
     """Handle a PUBREL; return True if its message was pending. The answer is PUBCOMP anyway."""
     bit = 1 << (packet_id & 7)

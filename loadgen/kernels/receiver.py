@@ -114,6 +114,7 @@ def receive_packets(
     version = fleet.groups[device.group].version
     position, written = 0, 0
     limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
+    is_first = device.state == AWAIT_CONNACK
     if device.body_left > 0:
         position, written = _take_body(fleet, row, end, now_ns, handlers)
     while position < end:
@@ -134,6 +135,8 @@ def receive_packets(
         if status != mqtt.OK:
             is_dup_at_qos_0 = kind == PUBLISH and first_byte & 0x0E == 0x08
             wrong = violations.DUP_AT_QOS_0 if is_dup_at_qos_0 else violations.MALFORMED
+        elif is_first and kind != CONNACK:
+            wrong = violations.UNEXPECTED_PACKET
         elif kind == PUBLISH:
             status, topic, topic_end, packet_id, payload, properties = mqtt.publish_fields(
                 buffer, first_byte, body, packet_end, version
@@ -171,6 +174,7 @@ def receive_packets(
         else:
             if not counting.room_for_events(fleet, packet_end - position):
                 return position, written
+            is_first = False
             if kind == CONNACK and device.state == CONNECTED:
                 wrong = violations.UNEXPECTED_PACKET
             elif kind != CONNACK or _on_connack(fleet, row, position, body, packet_end, now_ns):
@@ -303,7 +307,11 @@ def _take_body(
 def _publish(fleet: Fleet, message: ReceivedMessage, position: int, handlers: Handlers) -> int:
     """Pass a message to its handler; one of QoS 2 only once before its PUBREL."""
     device = fleet.devices[message.row]
-    if message.qos == 2 and device.qos2 >= 0:
+    if message.qos == 1 and device.qos2 >= 0:
+        in_use = in_flight.is_unreleased(fleet.received_ids, device.qos2, message.packet_id)
+        if in_use and mqtt.is_topic(fleet.buffer, message.topic, message.topic_end):
+            violate(fleet, message.row, violations.IDENTIFIER_IN_USE, message.now_ns)
+    elif message.qos == 2 and device.qos2 >= 0:
         if not mqtt.is_topic(fleet.buffer, message.topic, message.topic_end):
             fleet.totals.strays += 1
             return position

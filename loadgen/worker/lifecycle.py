@@ -69,6 +69,11 @@ def _limit_of(fleet: PlannedFleet, connection: int, stated: Properties) -> str:
         return f"Maximum QoS {stated.maximum_qos}, and the device sends at {sent_qos(group)}"
     if publishes is not None and publishes.retain and stated.retain_available == 0:
         return "Retain Available 0, and the device sends retained messages"
+    if (expiry_s := stated.session_expiry_interval) is not None and not group.clean_start:
+        phases = fleet.plan.phases
+        needed_s = phases.warmup_s + phases.duration_s + phases.drain_s
+        if expiry_s < min(needed_s, group.session_expiry_s):
+            return f"Session Expiry Interval {expiry_s}, and the run lasts {needed_s:.6g} s"
     if (limit_bytes := stated.maximum_packet_size) is not None and publishes is not None:
         largest_bytes = _packet_bytes(fleet, connection, publishes.size_bytes[1])
         if largest_bytes > limit_bytes:

@@ -135,7 +135,7 @@ class Subscriptions:
             del self._open[connection]
         requested, codes = request.subscriptions[-1].qos, packet.reason_codes
         granted, failure = min(codes), None
-        violations = []
+        device, violations = fleet.devices[connection], []
         if len(codes) != len(request.subscriptions):
             violations.append(SUBACK_CODES)
         if not all(is_known(code, SUBACK, version) for code in codes):
@@ -145,13 +145,11 @@ class Subscriptions:
         if granted < requested:
             # Messages come with the granted QoS; a lower one than requested is a failure.
             failure = f"granted QoS {granted} instead of {requested}"
-            device = fleet.devices[connection]
             device.qos = min(device.qos, granted)
             streams = slice(device.range_first, device.range_first + device.range_count)
             fleet.ranges["qos"][streams] = np.minimum(fleet.ranges["qos"][streams], granted)
         if is_failure(max(codes)):
             failure = reason_name(max(codes), version)
-        device = fleet.devices[connection]
         if device.request_ns and (failure is not None or not waiting):
             self._last_ns = max(self._last_ns, moment_ns)
             slot = slot_of(device.group, S_SUBACK, CONNECT_PHASE)
@@ -232,8 +230,8 @@ class Subscriptions:
 
     def settle(self, connection: int, failure: str | None, *, refused: bool = False) -> None:
         """End the wait for a device's SUBACK, which arrived or cannot arrive any more."""
-        self._fleet.devices[connection].request_ns = 0
-        is_connected = self._fleet.devices[connection].state == CONNECTED
+        device = self._fleet.devices[connection]
+        device.request_ns, is_connected = 0, device.state == CONNECTED
         if connection not in self._waiting:
             if failure is not None and is_connected:
                 self._fail_again(connection, failure)

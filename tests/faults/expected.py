@@ -410,19 +410,8 @@ def _arrivals(scene: _Scene, inside: Any) -> dict[str, Span]:
         assert header is not None
         if inside(header.intended_ns):
             _count_place(found, count, scene.sent[header.stream, header.sequence, found[0].topic])
-    return {
-        name: Span(low[name], high[name])
-        for name in (
-            "intact",
-            "corrupt",
-            "repeated",
-            "repeated_allowed",
-            "misrouted",
-            "foreign",
-            "out_of_order",
-            "below_qos",
-        )
-    }
+    names = "intact corrupt repeated repeated_allowed misrouted foreign out_of_order below_qos"
+    return {name: Span(low[name], high[name]) for name in names.split()}
 
 
 def _count_place(found: list[Delivery], count: Any, sent: int) -> None:

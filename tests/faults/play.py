@@ -270,5 +270,5 @@ def _disband(group: Path) -> None:
 
 
 def can_limit() -> bool:
-    """Whether this process may give others a quota of the processors."""
-    return os.access(CPU_GROUPS, os.W_OK)
+    """Return True if others can get a quota of the processors; real-time processes cannot."""
+    return os.access(CPU_GROUPS, os.W_OK) and os.sched_getscheduler(0) == os.SCHED_OTHER

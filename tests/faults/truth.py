@@ -136,15 +136,8 @@ def read_truth(
         deliveries=tuple(_deliveries(said, ended)),
         answers=_answers(said, ended),
         asked=_asked(said),
-        connects=tuple(
-            (at, client, clean, present, code)
-            for kind, at, client, clean, present, code in (
-                # Afterwards durable sessions are removed.
-                line
-                for line in said
-                if line[0] == "connect" and line[1] < last[1]
-            )
-        ),
+        # Afterwards durable sessions are removed.
+        connects=tuple(tuple(one[1:]) for one in said if one[0] == "connect" and one[1] < last[1]),
         closes=tuple((line[1], line[2]) for line in said if line[0] == "close"),
         faults=_faults([*said, *(line for line in wrong if is_device(_client(line), tag))]),
         actions=actions,
@@ -245,16 +238,19 @@ def _answers(said: list[list[Any]], ended: _Ends) -> Answers:
     waiting: dict[tuple[str, int], Message] = {}
     released: set[tuple[str, int]] = set()  # PUBREC has come, PUBCOMP is awaited
     states: dict[str, set[Message]] = defaultdict(set)
+    unread: set[tuple[str, int]] = set()  # answers that may not have been read, and can come again
     nobodys = 0
     for line in said:
         kind, at, client = line[:3]
         if kind == "publish" and line[4]:
             waiting[client, line[3]] = line[7][1], line[7][2], line[6]
+            unread.discard((client, line[3]))
         elif kind == "answer":
             key = client, line[4]
             packet_type, code = line[3], line[5]
             if key not in waiting:
-                nobodys += 1
+                nobodys += key not in unread
+                unread.discard(key)
             elif packet_type == PUBREC and code < 0x80:
                 released.add(key)
             else:
@@ -263,6 +259,7 @@ def _answers(said: list[list[Any]], ended: _Ends) -> Answers:
                 states["refused" if code >= 0x80 else "acknowledged"].add(message)
                 if not ended.is_sure(client, at):
                     states["unsure"].add(message)
+                    unread.add(key)
         elif kind == "connect" and line[5] == 0 and not line[4]:
             # The broker knows nothing of what it had taken over.
             for key in [key for key in released if key[0] == client]:

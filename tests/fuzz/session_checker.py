@@ -298,7 +298,10 @@ class Checker:
             client.over = True
             return
         kind = packet.kind
-        if kind == CONNACK and not client.connected:
+        if kind != CONNACK and not client.connected:
+            self._breach("UNEXPECTED_PACKET", "MQTT-3.2.0-1")
+            client.over = True
+        elif kind == CONNACK and not client.connected:
             self._check_reasons(packet)
             self._on_connack(client, packet)
         elif kind == PUBLISH:
@@ -391,6 +394,8 @@ class Checker:
         if packet.qos == 2 and packet.packet_id in client.in_use:
             self._on_identifier_in_use(client, packet, message)
             return
+        if packet.qos == 1 and packet.packet_id in client.in_use:
+            self._breach("IDENTIFIER_IN_USE", "MQTT-2.2.1-4")
         if packet.qos == 2:
             client.in_use[packet.packet_id] = message
         sent_at, sent_qos = self.published[message]
@@ -409,7 +414,7 @@ class Checker:
         """2.2.1: an identifier belongs to one message until its PUBREL."""
         self.repeated += 1
         if client.in_use[packet.packet_id] != message or not packet.dup:
-            self._breach("IDENTIFIER_IN_USE", "MQTT-4.3.3-5")
+            self._breach("IDENTIFIER_IN_USE", "MQTT-2.2.1-4")
         elif client.resumed and client.repeatable.pop(packet.packet_id, None) == message:
             self.excused += 1
 

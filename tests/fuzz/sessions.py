@@ -12,7 +12,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,7 +68,9 @@ class _Loop:
 class Player:
     """The devices of one worker without a server: publishers first, then a subscriber."""
 
-    def __init__(self, version: int, published: int, requested: int, count: int = 1) -> None:
+    def __init__(
+        self, version: int, published: int, requested: int, count: int = 1, **fields: Any
+    ) -> None:
         publishes = Publishes("t/{topic}", 1.0, published, window=4)
         groups = (
             DeviceGroup("publishers", count, publishes, keep_alive_s=60),
@@ -77,8 +78,8 @@ class Player:
                 "subscribers", 1, subscribes=Subscribes(("t/+",), requested), clean_start=False
             ),
         )
-        plan = small_plan(groups, run_tag=9, version=version)
-        plan = replace(plan, reconnect=Reconnect(1.0, 1.0, 0.0))
+        fields["reconnect"] = Reconnect(1.0, 1.0, 0.0)
+        plan = small_plan(groups, run_tag=9, version=version, **fields)
         self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         self.fleet.replace(copies=many_rows(Copy, 1 << 10))
         self.fleet.run.measure_ns, self.fleet.run.end_ns = START_NS, START_NS + 10**6 * S
@@ -244,6 +245,8 @@ class Session:
                     {"reason_string": "s"},
                 )
             )
+        if len(self.transcript) > 4 and self.random.random() < 0.02:
+            self.packet(row, self.random.choice((PingResp(), PubAck(1), Publish("t"))))
         self.packet(row, ConnAck(present, properties=Properties(**fields)))
         if row == 1 and len(self.transcript) < 4 and not self.player.is_closed(row):
             self.player.lifecycle.subscriptions.ask(row)
@@ -337,6 +340,8 @@ class Session:
             qos = min(qos, 1)  # such a device has no memory for identifiers of QoS 2
         if packet_id == 0 or client.in_use.get(packet_id) not in (None, message_of(sent.payload)):
             self.ids = packet_id = self.ids + 1
+        if qos == 1 and client.in_use and self.random.random() < 0.1:
+            packet_id = self.random.choice([*client.in_use])
         fields: dict[str, Any] = {}
         if self.version == 5 and self.random.random() < 0.2:
             fields = self.random.choice(

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +29,21 @@ class LocalRelay(ErringBroker):
 Erring = Callable[..., AbstractAsyncContextManager[LocalRelay]]
 
 
+@asynccontextmanager
+async def local_relay(
+    host: str, port: int, faults: str = "none", record: Path | str = ""
+) -> AsyncIterator[LocalRelay]:
+    """A relay in front of the broker at this address."""
+    config = {"host": "127.0.0.1", "port": 0, "certificate": [], "websocket": False}
+    config |= {"broker": [host, port], "faults": faults, "record": str(record)}
+    made, served_port = await serve(config)
+    try:
+        yield LocalRelay(made, served_port)
+    finally:
+        made.close()
+
+
 @pytest.fixture
 def erring(reflector: Endpoint) -> Erring:
     """`async with erring("lose=0.1")`: a relay with these faults in front of a reflector."""
-
-    @asynccontextmanager
-    async def make(faults: str = "none", record: Path | str = "") -> AsyncIterator[LocalRelay]:
-        made, port = await serve(
-            {
-                "host": "127.0.0.1",
-                "port": 0,
-                "broker": [reflector.host, reflector.port],
-                "certificate": [],
-                "websocket": False,
-                "faults": faults,
-                "record": str(record),
-            }
-        )
-        try:
-            yield LocalRelay(made, port)
-        finally:
-            made.close()
-
-    return make
+    return partial(local_relay, reflector.host, reflector.port)

@@ -439,12 +439,12 @@ class Relay:
             connection.wait_for(other)
 
     def detach(self, connection: Side) -> None:
-        if connection.other is not None:
-            # What it was told before still goes out.
-            connection.other.end()
         client = connection.client
         if connection is not client and not (client.accepted or client.closed):
             self._note_connect(client, present=False, code=NO_CONNACK)
+        if connection.other is not None:
+            # What it was told before still goes out.
+            connection.other.end()
         if connection is not client or not client.accepted:
             return
         client.accepted = False

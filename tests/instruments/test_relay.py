@@ -1,6 +1,8 @@
 """The relay between clients and the reflector or Mosquitto: what passes, and what does not."""
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
 
@@ -10,11 +12,21 @@ from loadgen.mqtt.packets import Connect
 from loadgen.mqtt.properties import Properties
 from tests.brokers.conftest import ClientMaker
 from tests.brokers.full_listener import full_listener
-from tests.instruments.conftest import Erring
-from tests.instruments.relay import serve
+from tests.instruments.conftest import Erring, LocalRelay, local_relay
+from tests.instruments.relay import NO_CONNACK
+from tests.servers import talking
 from tests.tables import rows_of
 
 PAYLOADS = [b"%02d" % number * 5 for number in range(60)]
+
+
+async def connected(
+    relay: LocalRelay, client_id: str
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a relay that has sent CONNECT."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", relay.endpoints[0].port)
+    writer.write(encode(Connect(client_id, MQTT_5), MQTT_5))
+    return reader, writer
 
 
 async def test_a_relay_that_ends_opens_no_more() -> None:
@@ -23,20 +35,27 @@ async def test_a_relay_that_ends_opens_no_more() -> None:
         return [name for name in names if name == "Relay._open"]
 
     with full_listener() as (host, port):
-        config = {"host": "127.0.0.1", "port": 0, "broker": [host, port], "certificate": []}
-        served, port = await serve(config | {"websocket": False, "faults": "none", "record": ""})
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            writer.write(encode(Connect("late", MQTT_5), MQTT_5))
-            async with asyncio.timeout(5):
-                while not opening():
-                    await asyncio.sleep(0.01)
-        finally:
-            served.close()
+        async with local_relay(host, port) as relay, asyncio.timeout(5):
+            reader, writer = await connected(relay, "late")
+            while not opening():
+                await asyncio.sleep(0.01)
         assert await reader.read() == b""
         await asyncio.sleep(0)
         assert not opening()
         writer.close()
+
+
+async def test_a_connection_without_connack_is_in_the_transcript(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    record = tmp_path / "transcript"
+    async with talking(hang_up) as port, local_relay("127.0.0.1", port, record=record) as relay:
+        reader, writer = await connected(relay, "c")
+        assert await reader.read() == b""
+        writer.close()
+    kind, _, *values = json.loads(record.read_text())
+    assert (kind, *values) == ("connect", "c", True, False, NO_CONNACK)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

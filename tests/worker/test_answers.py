@@ -9,6 +9,7 @@ from loadgen.kernels.device import CLOSED, CONNECTED
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.mqtt.properties import Properties
+from loadgen.plan.plan import PhasePlan
 from tests.fuzz.sessions import START_NS, Player
 
 PACKET_BYTES = 2 + 5 + 2 + 1 + 32
@@ -40,6 +41,15 @@ def test_the_receive_maximum_is_that_of_its_connection(player: Player) -> None:
     accept(player, 0, receive_maximum=1)
     accept(player, 1)
     assert player.fleet.senders["capacity"][:2].tolist() == [1, 4]
+
+
+@pytest.mark.parametrize(("given_s", "state"), [(9, CLOSED), (10, CONNECTED), (None, CONNECTED)])
+def test_a_session_that_ends_before_the_run_is_refused(given_s: int | None, state: int) -> None:
+    player = Player(5, 1, 1, phases=PhasePlan(warmup_s=1, duration_s=5, drain_s=4))
+    player.begin()
+    accept(player, 1, session_expiry_interval=given_s)
+    assert player.fleet.devices["state"][1] == state
+    player.end()
 
 
 @pytest.mark.parametrize("limit", [{"maximum_qos": 0}, {"maximum_packet_size": PACKET_BYTES - 1}])
