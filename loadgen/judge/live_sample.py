@@ -10,7 +10,8 @@ class LiveSample:
     `sent` includes responses and `begun` does not. `expected` and `received` are deliveries, and
     `under_way` those that may still arrive; `owed` are messages due and not sent. `due` counts what
     should cause an answer, `answered` what the broker sent. `most` is the number under way to the
-    subscription that has most of them, None if it is unknown.
+    subscription that has most of them, None if it is unknown; `waits` is the longest wait of a
+    subscription, as a share of the run.
     """
 
     time_ns: int
@@ -24,3 +25,4 @@ class LiveSample:
     due: int = 0
     answered: int = 0
     most: int | None = None
+    waits: float = 0.0

@@ -8,6 +8,8 @@ in it may arrive once more.
 A message that our publisher sent again may arrive as often as it was sent. The number of the copy
 is in its header (payload.py). The highest number stands for all further copies, so that their
 repeats are excused.
+
+A device that subscribes again after a return gets the retained message of each topic once more.
 """
 
 from typing import TYPE_CHECKING
@@ -18,7 +20,7 @@ import numpy.typing as npt
 from loadgen.kernels.accounting import DUPLICATE, account, first_missing, forget_gaps
 from loadgen.kernels.arrays import Int64, Record, read_i64
 from loadgen.kernels.compiled import compiled
-from loadgen.kernels.device import RESUMED, SHARED
+from loadgen.kernels.device import AWAY, RESUMED, SHARED
 from loadgen.kernels.payload import COPIES_MOST, copy_number
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _GAPS_LIMIT = 100
 messages stay in doubt."""
 
 # Marks of a message in `copies`, besides the numbers of its copies.
-_FIRST_WAS_COPY, _ORIGINAL, _MARKS = 0, 16, 32
+_FIRST_WAS_COPY, _ORIGINAL, _RETAINED, _MARKS = 0, 16, 17, 32
 
 
 class Doubt(Record):
@@ -105,9 +107,9 @@ def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
     another consumer, for which it is not a second attempt.
     """
     sequence = read_i64(fleet.buffer, message.payload + 8)
-    flags = fleet.devices[message.row].flags
+    device = fleet.devices[message.row]
     doubtful = message.qos == 1 and pair < len(fleet.doubts) and sequence < fleet.doubts[pair].end
-    if doubtful and (flags & SHARED or (flags & RESUMED and message.dup)):
+    if doubtful and (device.flags & SHARED or (device.flags & RESUMED and message.dup)):
         status = account(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, pair, sequence)
         doubtful = status != DUPLICATE
     else:
@@ -120,7 +122,11 @@ def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
         # The original follows its copy if a broker passes it on late.
         place = _place_of(fleet, pair, sequence * _MARKS + _FIRST_WAS_COPY)
         first = fleet.copies[place].pair != 0 and _mark(fleet, pair, sequence, _ORIGINAL)
-    return bool(doubtful or came or first)
+    renewed = device.request_ns > 0 or device.returned_ns < device.subscribed_ns
+    retained = message.retain > 0 and device.returned_ns > AWAY and renewed
+    if retained:
+        retained = _mark(fleet, pair, device.returned_ns >> 20, _RETAINED)  # about a millisecond
+    return bool(doubtful or came or first or retained)
 
 
 @compiled

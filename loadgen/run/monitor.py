@@ -223,7 +223,8 @@ class Monitor:
         time_ns = time.monotonic_ns()
         under_way, owed = self._under_way(time_ns), page.total("owed")
         expected = page.counted("expected")
-        most = None if self.marks is None else self.marks.most()
+        marks = None if self.marks is None else self.marks.most()
+        most, waits = marks or (None, 0.0)
         if self._subscriptions == 1:
             most = under_way
         return LiveSample(
@@ -238,6 +239,8 @@ class Monitor:
             due=expected + owed,
             answered=answered,
             most=most,
+            # Messages of slow subscribers wait on request.
+            waits=0.0 if slow_group(self._plan.groups) else waits,
         )
 
     def _under_way(self, time_ns: int) -> int:

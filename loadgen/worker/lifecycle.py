@@ -168,11 +168,7 @@ class Lifecycle:
 
     def _on_refusal(self, connection: int, data: bytes) -> None:
         """Report the first acknowledgement with a failure code, in the broker's words."""
-        try:
-            packet = _decoded(data, self._version_of(connection))
-        except LoadgenError as error:
-            self._protocol_error(connection, str(error))
-            return
+        packet = _decoded(data, self._version_of(connection))  # the kernels have checked it
         if isinstance(packet, PubAck | PubRec):
             told = packet.properties.reason_string
             name = reason_name(packet.reason_code, self._version_of(connection))

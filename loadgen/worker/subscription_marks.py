@@ -86,9 +86,10 @@ class SubscriptionMarks:
         self._sent = np.zeros(1 + max(int(one.max(initial=-1)) for one, _ in self._sent_on), int)
         self._next_ns = 0
 
-    def most(self) -> int | None:
-        """Return the most messages in flight to one subscription; None if it is too early.
+    def most(self) -> tuple[int, float] | None:
+        """Return the most messages in flight to one subscription, and the longest wait of one.
 
+        A wait is a share of the time in which its messages were sent; None if it is too early.
         In flight are messages that its publishers sent and it did not receive, except those that a
         later message of their stream has overtaken. Received counts are read first, so that the
         result is never too low.
@@ -99,10 +100,11 @@ class SubscriptionMarks:
         received = np.concatenate(self._expected)
         for numbers, sent in self._sent_on:
             self._sent[numbers] = sent
-        under_way = np.maximum(self._sent[self._streams] - received, 0)
-        most = int(np.add.reduceat(under_way, self._firsts).max())
+        sent = self._sent[self._streams]
+        under_way = np.add.reduceat(np.maximum(sent - received, 0), self._firsts)
+        waits = (under_way - 1) / np.maximum(np.add.reduceat(sent, self._firsts), 1)
         self._next_ns = begun_ns + _PAUSES * (time.monotonic_ns() - begun_ns)
-        return most
+        return int(under_way.max()), max(float(waits.max()), 0.0)
 
 
 def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:

@@ -216,9 +216,8 @@ def _pairs_of(fleet: PlannedFleet, row: int) -> list[tuple[int, int]]:
     if case_arrays is not None:
         pairs: list[tuple[int, int]] = case_arrays.pairs_of(row)
         return pairs
-    device = fleet.devices[row]
-    numbers = range(device.range_first, device.range_first + device.range_count)
-    ranges = (fleet.ranges[number] for number in numbers)
+    first, count = fleet.devices[row].range_first, fleet.devices[row].range_count
+    ranges = fleet.ranges[first : first + count]
     return [(received.pair_first, received.stream_count) for received in ranges]
 
 

@@ -484,18 +484,10 @@ def _findings(
         yield "GENERATOR_SATURATED", Span(1, 1)
     if schedule.case == "connburst":
         return
-    codes = {
-        "FOREIGN": "foreign",
-        "MISROUTED": "misrouted",
-        "CORRUPT": "damaged",
-        "LOST": "lost",
-        "DUPLICATED": "repeated",
-        "OUT_OF_ORDER": "out_of_order",
-        "QOS": "below_qos",
-        "REFUSED": "refused",
-    }
-    for code, name in codes.items():
-        yield code, _unexplained(scene, window, run) if code == "LOST" else window[name]
+    yield "LOST", _unexplained(scene, window, run)
+    renamed = {"damaged": "CORRUPT", "repeated": "DUPLICATED", "below_qos": "QOS"}
+    for name in ("foreign", "misrouted", "out_of_order", "refused", *renamed):
+        yield renamed.get(name, name.upper()), window[name]
     if not scene.killed_ns and not scene.blind:
         yield "UNACKNOWLEDGED", window["unacknowledged"].minus(window["given_up"])
         # In the other direction.

@@ -140,17 +140,8 @@ async def _killed(schedule: Schedule, fields: dict[str, Any], directory: Path) -
     """Play it in another process, and kill that one; return the moment."""
     scenario, events = directory.with_name("scenario.toml"), directory / "events.jsonl"
     scenario.write_text(tomli_w.dumps(fields))
-    command = (
-        "-m",
-        "loadgen",
-        schedule.case,
-        "--scenario",
-        scenario,
-        "--out",
-        directory,
-        "--quiet",
-    )
-    process = await asyncio.create_subprocess_exec(sys.executable, *command)
+    command = ("-m", "loadgen", schedule.case, "--scenario", scenario, "--out", directory)
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, "--quiet")
     while b'"measure"' not in (events.read_bytes() if events.exists() else b""):
         assert process.returncode is None
         await asyncio.sleep(_POLL_S)

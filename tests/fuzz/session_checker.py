@@ -227,6 +227,7 @@ class _Client:
     repeatable: dict[int, bytes] = field(default_factory=dict)
     arrived: dict[bytes, set[bytes]] = field(default_factory=dict)  # the payloads of a message
     doubtful: set[bytes] = field(default_factory=set)
+    retained: set[bytes] = field(default_factory=set)  # streams with a retained repeat since then
 
 
 _WANTED = {"PUBLISH of QoS 1": PUBACK, "PUBLISH of QoS 2": PUBREC, "PUBREL": PUBCOMP}
@@ -342,6 +343,7 @@ class Checker:
             client.over = True
             return
         client.connected, client.accepted_at = True, self.event
+        client.retained.clear()
         client.resumed = client.was_here and packet.session_present
         if packet.session_present and not (client.durable and client.was_here):
             self._breach("SESSION_PRESENT", "MQTT-3.2.2-2")
@@ -426,6 +428,11 @@ class Checker:
         self.repeated += 1
         excused = packet.payload not in client.arrived[message]
         client.arrived[message].add(packet.payload)
+        # 3.3.1.3: a new subscription brings the retained message of each topic.
+        renewed = bool(client.asked) or client.accepted_at < client.subscribed_at
+        if packet.retain and client.was_here and renewed:
+            excused = excused or message[:4] not in client.retained
+            client.retained.add(message[:4])
         if packet.qos == 1 and packet.dup and client.resumed and message in client.doubtful:
             client.doubtful.discard(message)
             excused = True

@@ -238,13 +238,8 @@ class Session:
         self.player.connect(row, self.now_ns)
         fields: dict[str, Any] = {}
         if self.version == 5 and self.random.random() < 0.1:
-            fields = self.random.choice(
-                (
-                    {"assigned_client_identifier": "x"},
-                    {"response_information": "r"},
-                    {"reason_string": "s"},
-                )
-            )
+            names = "assigned_client_identifier", "response_information", "reason_string"
+            fields = {self.random.choice(names): "x"}
         if len(self.transcript) > 4 and self.random.random() < 0.02:
             self.packet(row, self.random.choice((PingResp(), PubAck(1), Publish("t"))))
         self.packet(row, ConnAck(present, properties=Properties(**fields)))
@@ -297,11 +292,8 @@ class Session:
         self.from_client(0, self.player.publish(self.now_ns))
         waiting = self.checker.clients[0].waiting
         packet_id = self.random.choice([*waiting, self.random.randrange(1, 7)])
-        right: dict[str, Any] = {
-            "PUBLISH of QoS 1": PubAck,
-            "PUBLISH of QoS 2": PubRec,
-            "PUBREL": PubComp,
-        }
+        sent = (name for name, _ in violations.AWAITED)
+        right: dict[str, Any] = dict(zip(sent, (PubAck, PubRec, PubComp), strict=True))
         kind = right[waiting[packet_id]] if packet_id in waiting else PubAck
         if self.random.random() < 0.1:
             kind = self.random.choice((PubAck, PubRec, PubComp))

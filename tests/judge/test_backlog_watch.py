@@ -1,4 +1,7 @@
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+import pytest
 
 from loadgen.judge.backlog import Standstill, backlog_growth, waits_too_long
 from loadgen.judge.backlog_watch import BacklogWatch
@@ -63,6 +66,19 @@ def test_a_stall_that_stands_at_the_end_is_growth() -> None:
     watch = watched(stalled(8, 10.5))
     assert watch.standstills() == (Standstill(8.01, 10.0, 2000),)
     assert 1700 < backlog_growth(watch.samples()) < 2000
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4])
+def test_one_subscription_that_is_not_served_is_a_backlog(share: float) -> None:
+    """Only 4 of 1,000 messages wait, all of them for the same device."""
+    watch = BacklogWatch(START, START + 10 * S)
+    for at_ms in range(0, 10_001, 10):
+        waiting = round(4 * at_ms / 10_000)
+        sample = sample_at(at_ms, 0, waiting, at_ms // 10, at_ms // 10 - waiting)
+        watch.sample(replace(sample, most=waiting, waits=share))
+    watch.sample(sample_at(10_500, 0, 0, 1_000, 1_000))
+    assert watch.waited_s() == pytest.approx(10 * share, abs=0.1)
+    assert waits_too_long(watch.samples(), watch.waited_s(), 10, 0) is (share > 0)
 
 
 def test_what_never_arrives_is_no_backlog() -> None:

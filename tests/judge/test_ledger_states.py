@@ -250,6 +250,20 @@ def test_no_other_repeat_is_excused(case: str) -> None:
     assert repeats(bench, [0], dup=case != "no dup", qos=qos) == (1, 0)
 
 
+def test_a_new_subscription_brings_the_retained_message_of_a_topic_again() -> None:
+    bench = Bench()
+    bench.fleet.devices["subscribed_ns"] = 1 << 60
+    give(bench, publish(message(0)))
+    excused = []
+    for returns in range(3):
+        if returns:
+            bench.come_back(session_present=False, now_ns=MEASURE_FROM_NS + (returns << 30))
+        for retain in (False, True, True):
+            give(bench, publish(message(0), retain=retain))
+            excused.append(counted(bench).get("excused", 0))
+    assert excused == [0, 0, 0, 0, 1, 1, 1, 2, 2]
+
+
 def test_a_queue_repeats_the_messages_of_a_lost_consumer_to_another() -> None:
     bench = Bench(qos=1, receive_qos=1, subscribers=2, shared="$share/queue/", acknowledge_every=10)
     other = bench.subscriber + 1

@@ -262,11 +262,12 @@ def publish(
     packet_id: int = 0,
     version: int = 4,
     dup: bool = False,
+    retain: bool = False,
     topic: str | None = None,
 ) -> bytes:
     """A PUBLISH, on the topic of the payload's stream unless another is given."""
     topic = f"bench/t/{int.from_bytes(payload[4:8], 'little') - 10}" if topic is None else topic
-    return encode(Publish(topic, payload, qos=qos, packet_id=packet_id, dup=dup), version)
+    return encode(Publish(topic, payload, qos, retain, dup, packet_id), version)
 
 
 def spoiled(payload: bytes, position: int = 12) -> bytes:

@@ -32,19 +32,19 @@ def test_the_most_under_way_is_that_of_one_subscription(tmp_path: Path) -> None:
     first, second = workers(tmp_path)
     marks = open_marks(tmp_path / "live", 2)
     assert marks is not None
-    assert marks.most() == 0
+    assert marks.most() == (0, 0)
     marks._next_ns = 0
     first.publishers["sent"] = [100, 50, 7]
     first.pairs["expected"] = first.publishers["sent"][: len(first.pairs)]
     streams = second.ranges["stream_first"].tolist()
     assert sorted(streams) == [0, 1, 2]
     second.pairs["expected"] = [(93, 47, 7)[stream] for stream in streams]
-    assert marks.most() == 7
+    assert marks.most() == (7, 6 / 100)
     assert marks.most() is None  # too soon after the last look
     marks._next_ns = 0
     # What is received but not yet seen as sent is never less than none.
     second.pairs["expected"] = [200, 200, 200]
-    assert marks.most() == 0
+    assert marks.most() == (0, 0)
 
 
 def test_nothing_is_known_of_a_queue_of_several_consumers_or_of_another_host(
