@@ -53,7 +53,7 @@ notes_of = pointer_to(Notes)
 
 @compiled
 def _note_message(fleet: PlannedFleet, message: counting.ReceivedMessage, position: int) -> int:
-    notes, buffer = notes_of(fleet.own), fleet.buffer
+    notes, buffer = notes_of(fleet.extension), fleet.buffer
     number = notes.count[0]
     if number < len(notes.moments):
         intended_ns = read_i64(buffer, message.payload + 16)
@@ -109,7 +109,7 @@ def play(port: int, seconds: float) -> tuple[Numbers, Numbers]:
         told = Path(folder) / "told.npz"
 
         def noting(fleet: PlannedFleet) -> Behaviour:
-            fleet.own = notes
+            fleet.extension = notes
 
             def final() -> dict[str, Any]:
                 np.savez(

@@ -171,7 +171,7 @@ class Result:
 
     @in_python()
     def intervals(self) -> "pa.Table":
-        """Read the interval table: a row a worker, second, group, phase and series.
+        """Read the interval table: one row for each worker, second, group, phase and series.
 
         Histograms are sparse (schema: INTERVAL_SCHEMA).
         """
@@ -179,7 +179,7 @@ class Result:
 
     @in_python()
     def devices(self) -> "pa.Table":
-        """Return a row a device at the end of a run with `per_device` (schema: DEVICE_SCHEMA).
+        """Return one row for each device of a run with `per_device` (schema: DEVICE_SCHEMA).
 
         Raises RunDirectoryError if the run has none.
         """
@@ -244,7 +244,7 @@ async def run_async(
 ) -> Result:
     """Play a scenario, or a case by its name, into `out` (default: runs/TIME-CASE).
 
-    `progress` is called some times a second, and `interrupt.request()` ends the run with what it
+    `progress` is called several times a second, and `interrupt.request()` ends the run with what it
     has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
@@ -366,7 +366,7 @@ async def sweep_async(
 
     With `target`, find the limit of each. The same `out` keeps earlier results; the table is
     written there as table.html, .md, .csv and .json. A row that could not be played has the reason
-    in `told`; an interrupted table ends where the sweep did.
+    in `reasons`; an interrupted table ends where the sweep did.
     """
 
     if not axes:

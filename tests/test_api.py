@@ -98,7 +98,7 @@ def test_search_and_sweep(tmp_path: Path) -> None:
     found = api.search(
         what, "rate", tmp_path / "s", start=1000, highest=1500, require={"p99": "off"}
     )
-    if found.limit is None or not found.limit.own:
+    if found.limit is None or not found.limit.of_generator:
         assert found.limit == api.Limit(1500, None, True, "top of range")
     assert found.search.require.p99_s is None
     with refused("NOTHING_SWEPT", ScenarioError):
@@ -108,7 +108,7 @@ def test_search_and_sweep(tmp_path: Path) -> None:
         {"rate": "500", "size": "32-64"},
         {"rate": "1000.0", "size": "32-64"},
     ]
-    assert [without_saturation(row.told) for row in table.rows] == [(), ()]
+    assert [without_saturation(row.reasons) for row in table.rows] == [(), ()]
     assert table.rows[1].figures["egress"] == pytest.approx(1000, rel=0.02)
     renderings = {path.name for path in (tmp_path / "g").glob("table.*")}
     assert renderings == {"table.json", "table.csv", "table.md", "table.html"}

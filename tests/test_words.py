@@ -16,15 +16,6 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("docs/**/*.md", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 SOURCES = ("loadgen/**/*.py", "loadgen/**/*.j2", "loadgen/**/page.js")
 
-# A path, or its beginning, and the findings that are allowed there ("" for all), with the reason.
-ALLOWED: tuple[tuple[str, str, str], ...] = (
-    ("loadgen/judge/next_step.py", "name own", "public attribute, and a key of search results"),
-    ("loadgen/judge/next_step.py", "name whole", "key of search.json"),
-    ("loadgen/kernels/arrays.py", "name own", "attribute that compiled code reads"),
-    ("loadgen/report/build/sweep_table.py", "name told", "key of table.json"),
-    ("loadgen/specjms/rules.py", "name kept", "key of specjms.json"),
-)
-
 PHRASES = re.compile(
     r"\b((?-i:None)\s+where|where\s+nobody|where\s+there\s+(?:is|are)|is\s+(?-i:none)|nobody"
     r"|of\s+(?:its|their)\s+own|beside|meanwhile|lest|therefrom"
@@ -116,19 +107,8 @@ def findings(prefix: str = "") -> Iterator[tuple[str, int, str]]:
 
 
 def test_words() -> None:
-    every = list(findings())
-    refused = [
-        f"{file}:{line}: {words}"
-        for file, line, words in every
-        if not any(file.startswith(path) and allowed in words for path, allowed, _ in ALLOWED)
-    ]
+    refused = [f"{file}:{line}: {words}" for file, line, words in findings()]
     assert not refused, "\n" + "\n".join(refused)
-    unneeded = [
-        (path, allowed)
-        for path, allowed, _ in ALLOWED
-        if not any(file.startswith(path) and allowed in words for file, _, words in every)
-    ]
-    assert unneeded == []
 
 
 def test_pages_for_users_are_short() -> None:

@@ -18,8 +18,8 @@ Each step is a separate run with its warm-up. Loads above a failed one are taken
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.errors import ScenarioError
 from loadgen.judge.ledger import Ledger
@@ -65,8 +65,8 @@ Ended = Literal["confirmed", "top of range", "out of steps", "nothing held"]
 class Aim:
     """The object of a search: the scenario's field, and the range of its loads.
 
-    `whole` loads are integers; `precision` is the greatest share by which the lowest load that
-    failed may exceed the limit. Raises ScenarioError.
+    `integral` loads are whole numbers. The lowest load that failed may exceed the limit by the
+    share `precision` at most. Raises ScenarioError.
     """
 
     field: str
@@ -74,7 +74,7 @@ class Aim:
     lowest: float
     highest: float
     precision: float = PRECISION
-    whole: bool = False
+    integral: bool = False
     most_steps: int = MOST_STEPS
 
     def __post_init__(self) -> None:
@@ -88,6 +88,11 @@ class Aim:
             raise ScenarioError(JUDGE_TEXT.PRECISION(precision=self.precision))
         if not 3 <= self.most_steps <= MOST_STEPS_EVER:
             raise ScenarioError(JUDGE_TEXT.STEPS(steps=self.most_steps))
+
+    def document(self) -> dict[str, Any]:
+        """Return the fields, with their names in search.json."""
+        named = asdict(self)
+        return {"whole" if name == "integral" else name: named[name] for name in named}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +129,15 @@ class Limit:
     reasons: tuple[Reason, ...] = ()
 
     @property
-    def own(self) -> bool:
+    def of_generator(self) -> bool:
         """True if the generator was the limit: the broker's remains unknown."""
         return any(reason.code in OWN_CODES for reason in self.reasons)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> bool:
+            """Return `of_generator` by its old name, which is accepted until 1.0."""
+            return object.__getattribute__(self, "of_generator" if name == "own" else name)
 
 
 def aim_for(
@@ -168,7 +179,7 @@ def aim_for(
         lowest=lowest,
         highest=min(spec.maximum, highest if highest is not None else spec.maximum),
         precision=precision,
-        whole=integral,
+        integral=integral,
         most_steps=most_steps,
     )
 
@@ -338,7 +349,7 @@ def _is_closed(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> 
     """
     wavers = any(step.valid for step in tried if step.load >= above)
     near = (1 + aim.precision) ** (2 if wavers and _is_confirmed(tried, below) else 1)
-    return above <= below * near or (aim.whole and above - below <= 1)
+    return above <= below * near or (aim.integral and above - below <= 1)
 
 
 def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
@@ -386,7 +397,7 @@ def _inside(aim: Aim, load: float, below: float, above: float) -> float:
 
 def _tidy(aim: Aim, load: float) -> float:
     """Round the load as it is tried and shown: to an integer, or a few digits."""
-    if not aim.whole:
+    if not aim.integral:
         load = float(f"{load:.{DIGITS}g}")
     else:
         load = float(round(load)) if load < 10**DIGITS else float(f"{load:.{DIGITS}g}")
@@ -397,7 +408,7 @@ def limit_sentence(aim: Aim, limit: Limit) -> Text:
     """Return the result of a search in one sentence."""
     codes = tuple(dict.fromkeys(reason.code for reason in limit.reasons))
     if limit.load is None:
-        own = "the generator" if limit.own else None
+        own = "the generator" if limit.of_generator else None
         return JUDGE_TEXT.NOTHING_HELD(field=aim.field, lowest=limit.above, codes=codes, limit=own)
     unconfirmed = None if limit.confirmed else JUDGE_TEXT.UNCONFIRMED()
     if limit.above is None:
@@ -408,7 +419,7 @@ def limit_sentence(aim: Aim, limit: Limit) -> Text:
         )
     wider = limit.above / limit.load - 1
     rough = wider > aim.precision and limit.ended == "out of steps"
-    highest = JUDGE_TEXT.LIMIT_OF_GENERATOR if limit.own else JUDGE_TEXT.LIMIT
+    highest = JUDGE_TEXT.LIMIT_OF_GENERATOR if limit.of_generator else JUDGE_TEXT.LIMIT
     return highest(
         field=aim.field,
         load=limit.load,

@@ -170,7 +170,7 @@ def _fields_of(layout: type) -> dict[str, Field]:
 class Arrays:
     """Base of a class that names arrays; compiled code does not see other attributes.
 
-    `own` has further arrays, such as those of a case. In compiled code it is a number, which
+    `extension` has further arrays, such as those of a case. In compiled code it is a number that
     `pointer_to` converts to a pointer.
     """
 
@@ -178,7 +178,7 @@ class Arrays:
     compiled: ClassVar[Any]
     _numba_type_: ClassVar[Any]
 
-    own: "Arrays | None" = None
+    extension: "Arrays | None" = None
 
     def __init_subclass__(cls) -> None:
         inherited = getattr(cls, "fields", None)
@@ -189,9 +189,9 @@ class Arrays:
             cls.compiled = cls._numba_type_ = numba_types.ArraysType(cls)
 
     @classmethod
-    def entry(cls, name: str = "own") -> int:
+    def entry(cls, name: str = "extension") -> int:
         """Return the offset of an array's entry in the table, in bytes."""
-        at = len(cls.fields) if name == "own" else cls.fields[name].at
+        at = len(cls.fields) if name == "extension" else cls.fields[name].at
         return 8 * (1 + _DIMENSIONS) * at
 
     def __init__(self, **values: Any) -> None:
@@ -220,7 +220,7 @@ class Arrays:
             entry[1 : 1 + value.ndim] = value.shape
             if not field.dimensions:
                 value = value[0]
-        elif name == "own":
+        elif name == "extension":
             self.table[-1, 0] = 0 if value is None else value.address
         self.__dict__[name] = value
 
@@ -231,8 +231,8 @@ class Arrays:
 
 
 def pointer_to(layout: type[Arrays]) -> Any:
-    """Return a function of compiled code that converts `own` to a pointer to such arrays."""
-    return (lambda own: own) if is_plain() else numba_types.pointer_to(layout)
+    """Return a function of compiled code that converts `extension` to a pointer to such arrays."""
+    return (lambda extension: extension) if is_plain() else numba_types.pointer_to(layout)
 
 
 def _plain_reader(size_bytes: int) -> Any:

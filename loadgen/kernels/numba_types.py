@@ -105,7 +105,7 @@ class _Attributes(AttributeTemplate):
     key = ArraysType
 
     def generic_resolve(self, of: ArraysType, name: str) -> Any:
-        if name == "own":
+        if name == "extension":
             return types.int64
         return of.parts.get(name)
 
@@ -121,7 +121,7 @@ def _read(context: Any, builder: Any, of: ArraysType, table: Any, name: str) -> 
         value.set_metadata("invariant.load", builder.module.add_metadata([]))
         return value
 
-    if name == "own":
+    if name == "extension":
         return load(of.layout.entry())
     field = of.layout.fields[name]
     base = of.layout.entry(name)
@@ -145,9 +145,9 @@ def _read(context: Any, builder: Any, of: ArraysType, table: Any, name: str) -> 
 
 
 def pointer_to(layout: "type[Arrays]") -> Any:
-    """Return a function of compiled code that converts `own` to a pointer to such arrays."""
+    """Return a function of compiled code that converts `extension` to a pointer to such arrays."""
 
-    def pointer(_context: Any, own: Any) -> Any:
+    def pointer(_context: Any, extension: Any) -> Any:
         def generate(_c: Any, _b: Any, _s: Any, arguments: Any) -> Any:
             return arguments[0]
 

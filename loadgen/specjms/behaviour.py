@@ -99,7 +99,7 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
         pairs=chains.pairs,
         out=np.zeros(written, np.uint8),
         control=np.zeros(2 * written + 4 * len(fleet.buffer), np.uint8),
-        own=chains,
+        extension=chains,
     )
     for row in np.flatnonzero(chains.roles["first"] >= 0).tolist():
         kind = chains.types[chains.roles[row].first]

@@ -29,7 +29,7 @@ def type_rates(model: Model) -> tuple[MessageRate, ...]:
 
 
 def group_played(model: Model, number: int) -> messages.MixGroup:
-    """Return a type's part of the message mix as the model sends it, not as published."""
+    """Return the group of a type in the message mix as the model sends it, not as published."""
     options = model.messages[number]
     return messages.group_of(pubsub=not options.queue, persistent=options.qos > 0)
 

@@ -34,7 +34,7 @@ Range = tuple[int, int, int, int]
 NAMED_LIMIT = 5
 """Names per destination; further messages are counted."""
 STREAMS_LIMIT = 1_000_000
-"""Most streams in a worker's report; a worker with more streams reports only its gaps."""
+"""Streams in a worker's report at most; a worker with more streams reports only its gaps."""
 
 
 def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:

@@ -91,7 +91,7 @@ def report(
         ],
         "types": [_type_row(model, seen, number) for number in enabled_types(model)],
         "groups": _group_rows(model, seen),
-        "rules": [asdict(rule) for rule in rules],
+        "rules": [{"rule": it.rule, "kept": it.holds, "observed": it.observed} for it in rules],
         "notes": [*seen.notes, *_notes(model, seen)],
         "audit": _audit_rows(audited),
         "results": _results(audited),
@@ -135,7 +135,7 @@ def report(
             }
             for count in seen.destinations
         ],
-        "compliant": all(rule.kept is True for rule in rules),
+        "compliant": all(rule.holds is True for rule in rules),
     }
 
 

@@ -33,10 +33,10 @@ Judged = tuple[bool | None, str]
 
 @dataclass(frozen=True, slots=True)
 class RunRule:
-    """A rule and its section; `kept` is None if it could not be judged."""
+    """A rule and its section; `holds` is None if it could not be judged."""
 
     rule: str
-    kept: bool | None
+    holds: bool | None
     observed: str
 
 

@@ -19,9 +19,9 @@ from loadgen.worker.frames import Header
 Table = npt.NDArray[np.int64]
 
 MESSAGES_LIMIT = 100_000
-"""Most unacknowledged messages that a worker lists, and most streams whose length it reports."""
+"""Maximum number of unacknowledged messages, and of lengths of streams, in a worker's report."""
 LOST_LIMIT = 100
-"""Most ranges of lost messages that a worker lists."""
+"""Maximum number of ranges of lost messages in a worker's report."""
 UNKNOWN = -1
 _NO_BYTES = bytes(4)
 
@@ -68,7 +68,7 @@ def unacknowledged(fleet: PlannedFleet) -> Header:
     counted = 0
     devices = fleet.devices
     publishing = (devices["publisher"] >= 0) & (devices["sender"] >= 0)
-    if fleet.own is None:
+    if fleet.extension is None:
         for row in np.flatnonzero(publishing).tolist():
             sender = int(devices["sender"][row])
             in_flight = int(fleet.senders["in_flight"][sender])
@@ -81,7 +81,9 @@ def unacknowledged(fleet: PlannedFleet) -> Header:
     complete = counted == int(fleet.senders["in_flight"].sum()) and len(messages) <= MESSAGES_LIMIT
     streams, sent = fleet.publishers["stream"], np.maximum(fleet.publishers["sequence"], 0)
     # Refused messages are in gaps, too, but are not expected.
-    all_streams = fleet.own is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
+    all_streams = (
+        fleet.extension is None and not fleet.totals.withdrawn and len(sent) <= MESSAGES_LIMIT
+    )
     return {
         "messages": messages[:MESSAGES_LIMIT],
         "complete": complete,
@@ -193,7 +195,7 @@ def sent_on(fleet: PlannedFleet, streams: Sequence[Sequence[int]]) -> Header:
     for first, count, times in streams:
         begin, end = np.searchsorted(number, (first, first + count))
         total += int(until[end] - until[begin]) * times
-    return {"sent": total, "complete": fleet.own is None and fleet.totals.withdrawn == 0}
+    return {"sent": total, "complete": fleet.extension is None and fleet.totals.withdrawn == 0}
 
 
 def device_columns(fleet: PlannedFleet) -> dict[str, Table]:

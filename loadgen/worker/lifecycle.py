@@ -82,10 +82,10 @@ def _limit_of(fleet: PlannedFleet, connection: int, stated: Properties) -> str:
 
 
 def _packet_bytes(fleet: PlannedFleet, connection: int, size_bytes: int) -> int:
-    """Return the size of a device's PUBLISH with a payload and header of so many bytes."""
+    """Return the size of a device's PUBLISH with a payload and header of these sizes."""
     device = fleet.devices[connection]
     number, group = device.publisher, fleet.groups[device.group]
-    if number < 0 or fleet.own is not None:
+    if number < 0 or fleet.extension is not None:
         return size_bytes
     topic = bytes(fleet.topics[slice(*fleet.topic_ends[number : number + 2])]).decode()
     body = bytes(size_bytes - group.outside_bytes)

@@ -161,7 +161,7 @@ def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
             doubts=Doubt.rows(pairs), repeats=make_pairs(pairs), repeat_gaps=many_rows(Gap, _GAPS)
         )
     crash = fleet.plan.crash
-    if fleet.own is not None or (crash is not None and crash.victim == "broker"):
+    if fleet.extension is not None or (crash is not None and crash.victim == "broker"):
         ranges = []
     turns: list[list[tuple[int, int]]] = []
     room = 0
@@ -191,7 +191,7 @@ def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
 
     Long ranges are divided, so that none of them takes long to settle.
     """
-    if fleet.own is not None:
+    if fleet.extension is not None:
         ranges = dict(pairs for row in range(len(fleet.devices)) for pairs in _pairs_of(fleet, row))
     else:
         resumes = [
@@ -212,7 +212,7 @@ def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
 
 def _pairs_of(fleet: PlannedFleet, row: int) -> list[tuple[int, int]]:
     """Return (first, count) of each range of pairs at a device."""
-    case_arrays: Any = fleet.own
+    case_arrays: Any = fleet.extension
     if case_arrays is not None:
         pairs: list[tuple[int, int]] = case_arrays.pairs_of(row)
         return pairs

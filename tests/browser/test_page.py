@@ -177,7 +177,7 @@ def test_nothing_is_wider_than_the_page(
     """On a phone too; a table that is wider scrolls by itself, and says so."""
     grid = swept(tmp_path / "sweep", "fanout", (("ratio", ("1", "10")),))
     table = table_of(grid)
-    long = replace(table.rows[0], valid=False, told=("WORKER_LOST: " + "and so on, " * 20,))
+    long = replace(table.rows[0], valid=False, reasons=("WORKER_LOST: " + "and so on, " * 20,))
     sweep = to_html(sweep_report(replace(table, rows=(long, *table.rows[1:]))))
     for name, one in (("card.html", page), ("sweep.html", sweep)):
         (tmp_path / name).write_bytes(with_script(one, "measure"))

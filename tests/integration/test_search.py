@@ -40,7 +40,7 @@ async def test_search_finds_the_ceiling_of_the_broker(tmp_path: Path) -> None:
         result = await search(what, tmp_path / "s")
     told = [(step.tried.load, step.tried.reasons) for step in result.steps]
     assert result.limit is not None, told
-    if result.limit.own:
+    if result.limit.of_generator:
         pytest.skip("this host took the processor away: nothing is known of the ceiling")
     assert result.limit.load is not None, told
     # A shared host adds what the search itself does not: that is tested without one.
@@ -99,7 +99,7 @@ async def test_worker_with_a_small_share_of_a_core_is_the_limit(
 
     result = await search(what, tmp_path / "s", watch=squeeze)
     assert result.limit is not None
-    assert result.limit.own, [step.tried for step in result.steps]
+    assert result.limit.of_generator, [step.tried for step in result.steps]
     assert "GENERATOR_SATURATED" in {why.code for why in result.limit.reasons}
     sentence = limit_sentence(aim, result.limit)
     assert sentence.code == "LIMIT_OF_GENERATOR" or sentence.values["limit"] == "the generator"

@@ -74,7 +74,7 @@ def visit(street: Street, row: int) -> int:
 
 @compiled
 def first_tree(street: Street) -> int:
-    return int(yard_of(street.own).trees[0])
+    return int(yard_of(street.extension).trees[0])
 
 
 @compiled
@@ -134,8 +134,8 @@ def test_an_array_put_in_place_is_the_one_that_kernels_see() -> None:
 
 def test_arrays_of_ones_own_are_reached_through_the_others() -> None:
     made = street()
-    assert made.own is None
-    made.own = Yard(trees=np.array([7, 8]))
+    assert made.extension is None
+    made.extension = Yard(trees=np.array([7, 8]))
     assert first_tree(made) == 7
 
 

@@ -36,7 +36,7 @@ def rules(
 
 
 def of(found: list[RunRule], kept: bool | None) -> list[str]:
-    return [one.rule for one in found if one.kept is kept]
+    return [one.rule for one in found if one.holds is kept]
 
 
 def test_a_sound_run_breaks_what_no_run_of_ours_keeps() -> None:
@@ -111,12 +111,12 @@ def test_a_short_window_tells_nothing_of_steadiness() -> None:
 def test_queues_are_stable_if_none_grew() -> None:
     depths = {"order": [(at * S, 5) for at in range(2400)]}
     stable = {one.rule: one for one in rules(depths=depths)}
-    assert stable["all queues stable (3.6.2)"].kept is True
+    assert stable["all queues stable (3.6.2)"].holds is True
     assert "at most 5 messages" in stable["all queues stable (3.6.2)"].observed
     depths["offer"] = [(at * S, at) for at in range(2400)]
     stored = [(at * S, 60 + at) for at in range(0, 2400, 10)]
     by_broker = rules(depths={"order": depths["order"]}, stored=stored)
     assert "the broker's store by 1,770" in [one.observed for one in by_broker]
     grown = {one.rule: one for one in rules(depths=depths)}
-    assert grown["all queues stable (3.6.2)"].kept is False
+    assert grown["all queues stable (3.6.2)"].holds is False
     assert grown["all queues stable (3.6.2)"].observed == "offer by 1,797"

@@ -35,6 +35,8 @@ def sweep_report(table: SweepTable) -> Report:
     valid = all(row.valid for row in table.rows)
     header, rows = _csv(table)
     fields = asdict(table)
+    for row in fields["rows"]:
+        row["told"] = row.pop("reasons")
     notice = fields.pop("notice")
     return Report(
         title=title,
@@ -137,15 +139,15 @@ def _limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
 def verdict_of(row: SweepRow) -> str:
     """Return VALID, CONFIRMED for a closed limit that held twice, or the reason against it."""
     if row.runs == 0:
-        return f"FAILED: {'; '.join(row.told)}" if row.told else "NOTHING HELD"
+        return f"FAILED: {'; '.join(row.reasons)}" if row.reasons else "NOTHING HELD"
     if row.limit is not None:
         stands = row.limit["stands"]
         if stands == "closed":
             verdict = "CONFIRMED" if row.valid else "NOT CONFIRMED"
         else:
             verdict = stands.upper() + ("" if row.limit["confirmed"] else ", NOT CONFIRMED")
-        return f"{verdict}: {'; '.join(row.told)}" if row.told else verdict
-    return "VALID" if row.valid else f"INVALID: {' '.join(row.told)}"
+        return f"{verdict}: {'; '.join(row.reasons)}" if row.reasons else verdict
+    return "VALID" if row.valid else f"INVALID: {' '.join(row.reasons)}"
 
 
 def ranges_of(table: SweepTable) -> str:

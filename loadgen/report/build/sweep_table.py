@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
@@ -47,9 +47,10 @@ class SweepRow:
     """One combination. `values` are the swept fields as given, `numbers` the numeric ones.
 
     `figures` are medians over `runs` runs. `spread` is the distance of the greatest and the least
-    main figure (in a search: limit) as a share of the median, None for one run. `told` are the
-    reasons or errors. `limit` is the result of a search: field, load, above, stands (closed, not
-    closed, at least, nothing held; only the first is a limit), ended, confirmed, own, codes.
+    main figure (in a search: limit) as a share of the median, None for one run. `reasons` has the
+    reasons of the verdict, or errors. `limit` is the result of a search: field, load, above, stands
+    (closed, not closed, at least, nothing held; only closed is a limit), ended, confirmed, own,
+    codes.
     `broker` (with its version) and `protocol` are those of its runs, all of them if they differ.
     """
 
@@ -60,11 +61,17 @@ class SweepRow:
     runs: int
     spread: float | None
     valid: bool
-    told: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     limit: Mapping[str, Any] | None = None
     directories: tuple[str, ...] = ()
     broker: str = ""
     protocol: str = ""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> tuple[str, ...]:
+            """Return `reasons` by its old name, which is accepted until 1.0."""
+            return object.__getattribute__(self, "reasons" if name == "told" else name)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -156,7 +163,7 @@ def _row(
         spread=spread_of(loads),
         valid=all(result.valid for result in results)
         and (limit is None or limit["stands"] == "closed"),
-        told=tuple(dict.fromkeys(reasons)),
+        reasons=tuple(dict.fromkeys(reasons)),
         limit=limit,
         directories=tuple(result.run for result in results if result.run is not None),
         broker=_joined(card.run.broker_name for card in played),

@@ -33,7 +33,7 @@ _STEPS = 13
 _STEP_OVERHEAD_S = 1.5
 _SHARE_OF_WINDOW = 0.5
 _RUN_OVERHEAD_S = 5.0
-"""Costs of a search, from searches on two cores: a step that ends early takes half its window."""
+"""The costs here were measured on two cores. A step that ends early takes half of its window."""
 _RUN_WINDOWS = 2
 """Windows of a step that a run without a search lasts."""
 _WARMUP_S = 2.0

@@ -111,7 +111,7 @@ class Search:
         return {
             "case": self.scenario.case,
             "scenario": self.scenario.plain(),
-            "aim": asdict(self.aim),
+            "aim": self.aim.document(),
             "require": asdict(self.require),
             "step_s": self.step_s,
         }
@@ -233,8 +233,8 @@ async def search(
         result = SearchResult(directory, spec, steps, probe)
         watch(SearchState(spec, steps, None, limit=probe))
         best = None if result.best is None else result.best.run
-        limit = asdict(probe) | {"own": probe.own, "run": best}
-        journal.rewrite(document | {"aim": asdict(spec.aim), "limit": limit})
+        limit = asdict(probe) | {"own": probe.of_generator, "run": best}
+        journal.rewrite(document | {"aim": spec.aim.document(), "limit": limit})
     return result
 
 
@@ -350,7 +350,7 @@ async def silent_broker(scenario: Scenario, interrupt: Interrupt) -> str:
     """Return a broker of the scenario that answers no CONNECT within a minute, "" if all answer.
 
     A broker that recovers from an overload accepts connections before it answers. A refusal is an
-    answer, but for that of a broker which is not ready. Return "" after an interrupt, too.
+    answer, unless it says that the broker is not ready. Return "" after an interrupt, too.
     """
     waiting = await finished_or(_silent_broker(scenario), interrupt.asked)
     return "" if waiting.cancelled() else waiting.result()
@@ -384,7 +384,7 @@ async def _answers(endpoint: Endpoint, plan: Plan) -> bool:
 def step_scenario(spec: Search, probe: Probe) -> Scenario:
     scenario, aim = spec.scenario, spec.aim
     changes: dict[str, object] = {
-        aim.field: round(probe.load) if aim.whole else probe.load,
+        aim.field: round(probe.load) if aim.integral else probe.load,
         "latency_bound": spec.require.p99_s,
     }
     if spec.has_short_steps:

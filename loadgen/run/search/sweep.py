@@ -295,14 +295,14 @@ async def _play_point(
             )
             if ended.limit is None:
                 return None
-            aim, limit = point.search.aim, asdict(ended.limit)
+            aim, limit = point.search.aim, asdict(ended.limit) | {"own": ended.limit.of_generator}
             if ended.best is not None and ended.best.run is not None:
                 run = ended.directory / ended.best.run
             stands = standing_of(limit, aim)
             entry = replace(
                 entry,
                 valid=ended.limit.confirmed and stands == "closed",
-                limit=limit | {"own": ended.limit.own, "field": aim.field, "stands": stands},
+                limit=limit | {"field": aim.field, "stands": stands},
             )
         else:
             result, spoiled = await run_unspoiled(
@@ -347,7 +347,9 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
     if above is None:
         return "at least"
     precision = PRECISION if aim is None else aim.precision
-    near = above <= load * (1 + precision) or (aim is not None and aim.whole and above - load <= 1)
+    near = above <= load * (1 + precision) or (
+        aim is not None and aim.integral and above - load <= 1
+    )
     return "closed" if near else "not closed"
 
 

@@ -138,7 +138,7 @@ class HandlerState(arrays.Record):
     redelivered: arrays.Int64  # deliveries that the broker marked as repeated (DUP)
     unmarked: arrays.Int64  # repeated deliveries that neither the broker nor the sender marked
     recovered: arrays.Int64
-    """Deliveries that had waited for a handler that was away; below, the time of the last one."""
+    """Deliveries that had waited for a disconnected handler; below, the time of the last."""
     recovered_ns: arrays.Int64
 
 

@@ -92,7 +92,7 @@ def _write_message(
 
     A repetition has the same bytes, except for `dup` and for `copy` in the payload's header.
     """
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     kind = chain.types[number]
     route = _route(kind, note)
     stream = _stream(kind, chain.roles[row], route)
@@ -144,7 +144,7 @@ def _write_new(
     position: int,
 ) -> int:
     """Write the next message of its stream; note it if it is to be acknowledged."""
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     kind = chain.types[number]
     route = _route(kind, note)
     stream = _stream(kind, chain.roles[row], route)
@@ -183,7 +183,7 @@ def _send_outputs(
 
     Stops when the window of the connection is full; `note.next` is the output to continue with.
     """
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     cause = chain.types[note.type]
     sender = fleet.devices[row].sender
     phase = counting.phase_of(fleet.run, note.intended_ns)
@@ -216,7 +216,7 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 
     A waiting note counts as an expected delivery, so that the run does not end before it is sent.
     """
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     free = chain.state.free_waiting
     if free == _NONE:
         return False
@@ -238,7 +238,7 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
 @compiled
 def _selected(fleet: Fleet, message: counting.ReceivedMessage) -> bool:
     """Return True if the properties of a PUBLISH satisfy the device's selector."""
-    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.extension), fleet.buffer
     role = chain.roles[message.row]
     start = message.topic_end + (2 if message.qos > 0 else 0)
     while start < message.payload and buffer[start] >= 0x80:
@@ -289,7 +289,7 @@ def _pair_of(chain: chains.Chains, row: int, note: InteractionNote, stream: int)
 @compiled
 def _discard(fleet: Fleet, message: counting.ReceivedMessage) -> None:
     """Count a message that a selector refused, in the phase of its intended time."""
-    state = chains.chains_of(fleet.own).state
+    state = chains.chains_of(fleet.extension).state
     state.discarded_in_all += 1
     if (
         counting.phase_of(fleet.run, read_i64(fleet.buffer, message.payload + 16))
@@ -302,7 +302,7 @@ def _discard(fleet: Fleet, message: counting.ReceivedMessage) -> None:
 @compiled
 def _accept(fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNote) -> int:
     """Check a message and read its note; return its pair, or _NONE if it is only counted."""
-    chain, row, buffer = chains.chains_of(fleet.own), message.row, fleet.buffer
+    chain, row, buffer = chains.chains_of(fleet.extension), message.row, fleet.buffer
     state = chain.state
     start = message.payload
     shortest = HEADER_BYTES + TRAILER_BYTES
@@ -341,7 +341,7 @@ def _accept(fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNo
 @compiled
 def _place_of(fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNote) -> int:
     """Read a message's note; return its pair as `_pair_of`, or _NONE if the topic is wrong."""
-    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.extension), fleet.buffer
     read_note(buffer, message.end - TRAILER_BYTES, note)
     if note.type >= len(chain.types) or note.size_class > 2:
         return _NONE
@@ -360,7 +360,7 @@ def _place_of(fleet: Fleet, message: counting.ReceivedMessage, note: Interaction
 @compiled
 def _content_alone_is_damaged(fleet: Fleet, message: counting.ReceivedMessage) -> bool:
     """Return True if header and trailer match the undamaged content of the trailer's type."""
-    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.extension), fleet.buffer
     start, end = message.payload, message.end
     trailer = end - TRAILER_BYTES
     number = read_u8(buffer, trailer)
@@ -377,7 +377,7 @@ def _content_alone_is_damaged(fleet: Fleet, message: counting.ReceivedMessage) -
 @compiled
 def _on_message(fleet: Fleet, message: counting.ReceivedMessage, position: int) -> int:
     """Check a message, account for it and send the messages that it causes."""
-    chain, buffer = chains.chains_of(fleet.own), fleet.buffer
+    chain, buffer = chains.chains_of(fleet.extension), fleet.buffer
     row, now_ns = message.row, message.now_ns
     note = chain.notes[0]
     pair = _accept(fleet, message, note)
@@ -447,7 +447,7 @@ def _carry_on(
 
     Of the offers to a call only the last one has an output.
     """
-    chain, row, now_ns = chains.chains_of(fleet.own), message.row, message.now_ns
+    chain, row, now_ns = chains.chains_of(fleet.extension), message.row, message.now_ns
     kind = chain.types[note.type]
     causes = kind.outputs > 0
     if kind.action == chains.MAKE_OFFER:
@@ -489,7 +489,7 @@ def _on_acknowledged(
     fleet: Fleet, row: int, packet_id: int, now_ns: int, position: int
 ) -> tuple[int, int]:
     """Acknowledge the input after the last output of its transaction, and serve the line."""
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
     group = chain.types[cause.type].group
     number = cause.transaction
@@ -520,7 +520,7 @@ def _on_acknowledged(
 
 @compiled
 def _on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     cause = chain.causes[fleet.devices[row].sender, packet_id - 1]
     seen = chain.seen[cause.destination]
     seen.expected_in_all -= cause.deliveries
@@ -537,7 +537,7 @@ def _write_due(
     fleet: Fleet, number: int, packet_id: int, sent_ns: int, position: int, sent: Sent
 ) -> int:
     """Write the first message of a driver's next interaction."""
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     publisher = fleet.publishers[number]
     row = publisher.device
     role = chain.roles[row]
@@ -577,7 +577,7 @@ def _write_due(
 
 @compiled
 def _on_sent(fleet: Fleet, row: int, sent: Sent, phase: int, sent_ns: int) -> None:
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     role = chain.roles[row]
     _see_sent(chain, sent.destination, phase, sent.deliveries)
     begun = chain.begins[chain.types[role.first].interaction - 1]
@@ -589,7 +589,7 @@ def _on_sent(fleet: Fleet, row: int, sent: Sent, phase: int, sent_ns: int) -> No
 
 @compiled
 def _on_unsent(fleet: Fleet, sent: Sent) -> None:
-    chains.chains_of(fleet.own).sequences[sent.stream] -= 1
+    chains.chains_of(fleet.extension).sequences[sent.stream] -= 1
 
 
 # --- after a reconnect -------------------------------------------------------------------------
@@ -598,7 +598,7 @@ def _on_unsent(fleet: Fleet, sent: Sent) -> None:
 @compiled
 def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
     """Write a message again that was not acknowledged when the connection broke."""
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     sender = fleet.devices[row].sender
     cause = chain.causes[sender, packet_id - 1]
     sent_ns = fleet.window[packet_id - 1, sender].sent_ns
@@ -615,7 +615,7 @@ def _on_return(fleet: Fleet, row: int) -> None:
     Their packet identifiers ended with the connection. The broker delivers the inputs again, and
     they are acknowledged then as duplicates. Their outputs are stored here and sent again.
     """
-    chain = chains.chains_of(fleet.own)
+    chain = chains.chains_of(fleet.extension)
     sender = fleet.devices[row].sender
     for slot in range(fleet.senders[sender].cursor):
         number = chain.causes[sender, slot].transaction

@@ -309,7 +309,7 @@ async def test_limit_of_this_host_is_its_own(runs: FakeRuns, tmp_path: Path) -> 
     runs.before = refuse
     result = await search(wanted(), tmp_path / "s")
     assert result.limit is not None and result.limit.load is not None
-    assert result.limit.own and 4_000 / 1.06 < result.limit.load <= 4_000
+    assert result.limit.of_generator and 4_000 / 1.06 < result.limit.load <= 4_000
     assert [why.code for why in result.limit.reasons] == ["HOST_LIMIT"]
 
 
