@@ -170,7 +170,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The additions of a case to a run that was judged; `observed` and `audit` are for run.json."""
+    """A case's additions to a judged run; `observed` and `audit` are for run.json."""
 
     verdict: Verdict  # the verdict of the run, with the reasons of the case
     observed: Mapping[str, Any] | None = None  # the part with the case's name; None to write none

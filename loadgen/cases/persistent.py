@@ -1,4 +1,4 @@
-"""PERSISTENT: pairs of a publisher and a durable subscriber, stored by the broker."""
+"""PERSISTENT: pairs of a publisher and a durable subscriber; the broker stores their messages."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal

@@ -1,6 +1,6 @@
 """QUEUE: each message of a topic goes to one of its consumers.
 
-The published report does not have this case; it stands for JMSQUEUE.
+The published report does not have this case; it takes the place of JMSQUEUE.
 """
 
 import statistics
@@ -25,7 +25,7 @@ from loadgen.plan.scenario import (
 from loadgen.sentences import CASE_TEXT
 
 QUEUES_SHOWN = 100
-"""Most queues that are listed: the first ones."""
+"""Maximum number of queues that are listed: the first ones."""
 
 
 class Queue(Scenario):

@@ -88,7 +88,7 @@ def _roles(plan: Plan) -> "tuple[Role, ...]":
 
 
 def _figures(scenario: Mapping[str, Any], broker_share: float | None) -> dict[str, float | None]:
-    """Return BASE, and the broker's share of the processors for each BASE in per cent."""
+    """Return BASE, and the broker's processor use in per cent, divided by BASE."""
     base = scenario.get("base")
     if not isinstance(base, int) or not base:
         return {"base": None, "broker_per_base": None}

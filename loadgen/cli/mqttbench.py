@@ -1,7 +1,7 @@
 """Client lists of mqttbench (Eclipse Amlen) as groups of `loadgen run`.
 
-A list is a JSON array with one object a client; its fields are those that mqttbench's own parser
-knows (perftools/mqttbench, client list version 2):
+A list is a JSON array with one object for each client. Its fields are those that mqttbench's parser
+reads (perftools/mqttbench, client list version 2):
 
     version           TCP3 TCP4 TCP5, over WebSocket WS3 WS4 WS5; the number is that of MQTT
     dst, dstPort      the broker; useTLS

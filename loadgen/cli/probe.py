@@ -39,7 +39,7 @@ async def _survey(flags: dict[str, Any]) -> Survey:
 
 
 def _plain(survey: Survey, seconds: float) -> dict[str, Any]:
-    """Return the result for JSON; names are added and never change."""
+    """Return the result as JSON values. Names may be added, but never change."""
     return {
         "schema": SCHEMA,
         "broker": survey.greeting.endpoint.redacted,

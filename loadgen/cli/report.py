@@ -205,19 +205,19 @@ def plan_lines(plan: ReportPlan) -> list[str]:
     lines = []
     for item in dict.fromkeys(each.item for each in plan.measurements):
         its = [each for each in plan.measurements if each.item is item]
-        how = f"limit of {item.search}" if item.search else "runs"
-        by = f" by {item.vary[0]}, {item.points} points" if item.vary else ""
+        how = f"highest {item.search}" if item.search else "runs"
+        by = f" for {item.points} values of {item.vary[0]}" if item.vary else ""
         minutes = len(its) * item.seconds(plan.window_s) / 60
-        lines.append(f"{item.name:<22} {how}{by}; about {minutes:.1f} min: {listed_by(its)}")
+        lines.append(f"{item.name:<22} {how}{by}; about {minutes:.1f} min on {listed_by(its)}")
     by_reason: dict[str, list[Measurement]] = {}
     for missing in plan.left_out:
         by_reason.setdefault(missing.reason, []).append(missing)
     for reason, its in by_reason.items():
         items = ", ".join(dict.fromkeys(each.item.name for each in its))
         brokers = listed_by({(m.broker, m.secured): m for m in its}.values())
-        lines.append(f"left out on {brokers}: {items}: {reason}")
+        lines.append(f"left out on {brokers} ({reason}): {items}")
     windows = "" if plan.suite else f", windows of {plan.window_s:g} s"
-    return [*lines, f"about {plan.seconds / 60:.0f} min{windows}"]
+    return [*lines, f"in all about {plan.seconds / 60:.0f} min{windows}"]
 
 
 def _shown_on(progress: Progress) -> Callable[[ReportState], None]:

@@ -281,11 +281,11 @@ def all_figures(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
         lines += aligned([section.header, *cells], left=section.texts, paper=paper)
     counts = card.counts
     watermarks = (
-        ("high-water mark", counts.high_water_mark),
-        ("high-water mark of one subscription", counts.subscription_high_water_mark),
+        ("messages in flight", counts.high_water_mark),
+        ("to one subscription", counts.subscription_high_water_mark),
     )
     if marks := [f"{label} {number(value)}" for label, value in watermarks if value is not None]:
-        lines += ["", ", ".join(marks)]
+        lines += ["", f"At most: {', '.join(marks)}"]
     if trouble := [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]:
         lines += ["", f"TCP of all programs on this host: {', '.join(trouble)}"]
     return lines

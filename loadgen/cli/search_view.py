@@ -1,4 +1,4 @@
-"""Searches and sweeps in a terminal: under way and at their end, and the rate steps of a run."""
+"""Terminal output of searches and sweeps, during and after them, and of the rate steps of a run."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,13 +29,12 @@ def bracket_line(state: SearchState) -> str:
         number = len(state.steps) + 1
         most = state.search.aim.most_steps
         parts.append(
-            f"step {number} of at most {most}: {state.probe.purpose} {state.probe.load:,.10g}"
+            f"step {number} of at most {most}: {state.probe.load:,.10g} ({state.probe.purpose})"
         )
     return "; ".join(parts)
 
 
 def step_line(step: SearchStep) -> str:
-    """Return one step as a line of text."""
     tried = step.tried
     parts = [
         f"{step.number:>2} {'held' if tried.valid else 'failed':<6} "

@@ -44,7 +44,8 @@ def show(flags: options.Flags) -> int:
         print(f"\nby hand, {note.name}: {note.text}\n        source  {note.source}")
     print("\nSettings of the report that the profile leaves out:")
     for note in table.left_out:
-        print(f"        {note.name} ({note.published}): {note.text}")
+        values = ", ".join(dict.fromkeys(note.published.split(", ")))
+        print(f"        {note.name} ({values}): {note.text}")
     return 0
 
 
@@ -106,12 +107,12 @@ def _lines(profile: Profile, findings: Sequence[Finding], *, planned: bool) -> l
         lines.append(f"    {finding.detail if planned else setting.cost}")
     unknown = [finding.setting.name for finding in findings if finding.state == "unknown"]
     if unknown:
-        lines.append(f"cannot be seen here: {', '.join(unknown)}")
+        lines.append(f"cannot be read on this host: {', '.join(unknown)}")
     met = sum(finding.state == "met" for finding in findings)
     lines.append(f"{met} of {len(findings)} settings of {profile.name} are met")
     if planned:
         felt = [finding.setting.name for finding in findings if finding.effect == "costs"]
-        lines.append(f"affecting the planned run: {', '.join(felt) if felt else 'none'}")
+        lines.append(f"these affect the planned run: {', '.join(felt) if felt else 'none'}")
     elif short:
         lines.append(f"to fix this: loadgen tune script --profile {profile.name}")
     return lines

@@ -109,7 +109,7 @@ class LostRange:
 
     def __str__(self) -> str:
         lost = f"{counted(self.messages, 'message')} of stream {self.stream:,}"
-        return f"{lost} to {self.group} {self.device:,}, from number {self.first:,} on"
+        return f"{lost} from number {self.first:,} on, to device {self.device:,} of {self.group}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def describe(snapshot: Snapshot) -> str:
         return snapshot.busy
     if snapshot.compiled is not None:
         count, total = snapshot.compiled
-        return f"compiling for this processor, once: {count} of {total} ..."
+        return f"compiling for this processor (only once): {count} of {total} ..."
     if not snapshot.devices:
         return _BEFORE.get(snapshot.phase, f"{snapshot.phase} ...")
     parts = [f"{snapshot.phase:<9}", f"{snapshot.connected:,}/{snapshot.devices:,} connected"]

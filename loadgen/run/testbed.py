@@ -54,7 +54,7 @@ from loadgen.run.watched import loads_of, watched_broker
 from loadgen.sentences import BROKER_TEXT
 
 _MOST_AGAIN = 2
-"""Most repetitions of a spoiled run."""
+"""Maximum number of repetitions of a spoiled run."""
 _SPOILED = frozenset({"GENERATOR_SATURATED", "CLOCK"})
 """Codes of a run in which the host held up the generator."""
 
@@ -229,7 +229,7 @@ class Testbed:
                     busy.append(f"host {host.name}: {reason}")
         for text in busy:
             events.write("busy_host", text)
-            progress(Snapshot("busy", busy=f"{text}; this run will probably be INVALID"))
+            progress(Snapshot("busy", busy=f"{text}; this run may be INVALID"))
         pool.on_frame = monitor.on_frame
         stack.callback(pool.ignore_frames)
         previous = None if last is None else last.monitor

@@ -35,7 +35,7 @@ STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
 
 def test_lines_of_a_search() -> None:
     assert bracket_line(STATE) == (
-        "fanin rate: 500 held, 1,250 failed; step 3 of at most 15: close in 875.5"
+        "fanin rate: 500 held, 1,250 failed; step 3 of at most 15: 875.5 (close in)"
     )
     assert step_line(HELD) == " 1 held   500 (first), out 500/s, in 500/s, p99 1.5 ms"
     assert step_line(FAILED).endswith(f"p99 2 s; LOST: 9 of 10 {HOSTILE}")
@@ -105,7 +105,7 @@ def test_search_prints_the_limit_and_a_second_start_knows_it(
     )
     assert " lost of " in headline
     assert "\n".join(steps).count(" held ") == 3
-    assert ": raise 1,500" in told
+    assert ": 1,500 (raise)" in told
     assert main([*words, "--json", "--quiet"]) == 0
     shown, told = capsys.readouterr()
     document = json.loads(shown)

@@ -52,7 +52,7 @@ def test_planned_run_that_feels_nothing_passes(
 ) -> None:
     host(monkeypatch, net_ipv4_ip_local_port_range="32768 60999")
     assert main(["tune", "check", *run.split()]) == 0
-    assert "affecting the planned run: none" in capsys.readouterr().out
+    assert "these affect the planned run: none" in capsys.readouterr().out
 
 
 def test_planned_run_that_needs_more_does_not(

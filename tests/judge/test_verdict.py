@@ -421,8 +421,8 @@ def test_the_first_lost_messages_are_named() -> None:
     found = reason(with_fields(facts, lost_named=named, window=ledger))
     assert found.values["acknowledged"] == 1_000
     assert found.values["first"] == (
-        "1 message of stream 3 to subscribers 5, from number 7 on",
-        "1,192 messages of stream 3 to subscribers 5, from number 9 on",
+        "1 message of stream 3 from number 7 on, to device 5 of subscribers",
+        "1,192 messages of stream 3 from number 9 on, to device 5 of subscribers",
     )
 
 

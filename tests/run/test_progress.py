@@ -27,7 +27,7 @@ SNAPSHOT = Snapshot(
         (Snapshot("connect", 10, 3), "connect    3/10 connected"),
         (Snapshot("workers"), "starting workers"),
         (Snapshot("drain", 1, 1, left_s=10.0), "  up to 10 s left"),
-        (Snapshot("compiling", compiled=(3, 25)), ", once: 3 of 25"),
+        (Snapshot("compiling", compiled=(3, 25)), "(only once): 3 of 25"),
     ],
 )
 def test_line_has_what_is_known(snapshot: Snapshot, said: str) -> None:

@@ -39,7 +39,7 @@ def test_the_row_its_figures_and_its_high_water_mark(tmp_path: Path) -> None:
     assert producers == ("FANIN", "producers", 400_000, 100, SMALLER)
     assert mark[:4] == ("FANIN", "high-water mark, messages", 277, 17)
     # What is under way depends on the load.
-    told = "no; this run: 100 producers; published: 400,000 producers; an upper bound"
+    told = "no; 100 producers (published: 400,000 producers); an upper bound"
     assert str(mark[4]).startswith(told)
 
 
@@ -82,7 +82,7 @@ def test_every_statistic_of_latency(tmp_path: Path) -> None:
     ]
     assert all(line[3] > 0 for line in lines)
     for what in (
-        "this run: load of 100 producers; published: load of 150,000 producers",
+        "load of 100 producers (published: load of 150,000 producers)",
         "timed pair at 10,000",
     ):
         assert what in lines[0][4]
@@ -94,7 +94,7 @@ def test_connections_have_their_mean_latency(tmp_path: Path) -> None:
     assert seconds[:4] == ("CONNBURST", "seconds to connect all", 65, 0.8)
     assert latency[:3] == ("CONNBURST", "connect latency AVG, microseconds", "<270")
     assert latency[3] == card.latency["connect"].avg_us
-    assert "this run: 100 devices; published: 1,000,000 devices" in latency[4]
+    assert "100 devices (published: 1,000,000 devices)" in latency[4]
     row = card.rows[1]
     assert (row.name, row.unit, row.value) == ("CONNBURST", "microseconds", None)
     assert row.avg == latency[3] and row.p99 and row.max
@@ -112,7 +112,7 @@ def test_a_row_over_jms_says_so(tmp_path: Path) -> None:
     card = card_of(tmp_path, "fanout", scenario={"published": "JMSPUBSUB"})
     (line,) = lines_of(card)
     assert line[:3] == ("JMSPUBSUB", "egress rate, msgs/sec", 1_400_000)
-    assert "this run: MQTT 3.1; published: JMS" in line[4]
+    assert "MQTT 3.1 (published: JMS)" in line[4]
     (section,) = [one for one in card.sections if one.title == TITLE]
     assert "asynchronous sends" in section.note
 
@@ -127,21 +127,21 @@ def test_every_rendering_has_them(tmp_path: Path) -> None:
     assert seconds["value"] == 0.8 and seconds["published"]["value"] == 65
     assert latency["published"]["less_than"] == ["avg"] and latency["avg"] > 0
     assert seconds["differences"] == [
-        "this run: not recorded; published: QoS 0",
-        "this run: 100 devices; published: 1,000,000 devices",
-        "this run: not recorded; published: each device subscribes",
-        "this run: 1 endpoint; published: 17 endpoints",
+        "not recorded (published: QoS 0)",
+        "100 devices (published: 1,000,000 devices)",
+        "not recorded (published: each device subscribes)",
+        "1 endpoint (published: 17 endpoints)",
     ]
 
 
 def test_the_burst_is_compared_by_subscription_and_the_pair_by_its_time(tmp_path: Path) -> None:
     burst = card_of(tmp_path / "a", "connburst", scenario={"subscribe": True, "qos": 1})
     seconds, _ = lines_of(burst)
-    assert "QoS 1; published: QoS 0" in seconds[4] and "subscribes" not in seconds[4]
+    assert "QoS 1 (published: QoS 0" in seconds[4] and "subscribes" not in seconds[4]
     silent = card_of(tmp_path / "b", "connburst", scenario={"subscribe": False, "qos": 0})
-    assert "this run: no device subscribes; published: each" in lines_of(silent)[0][4]
+    assert "no device subscribes (published: each" in lines_of(silent)[0][4]
     pair = card_of(tmp_path / "c", "latency", scenario={"duration": 20.0})
-    assert "this run: timed for 20 s; published: timed for 300 s" in lines_of(pair)[0][4]
+    assert "timed for 20 s (published: timed for 300 s" in lines_of(pair)[0][4]
 
 
 def test_a_case_without_a_published_row_has_no_section(tmp_path: Path) -> None:
