@@ -9,7 +9,7 @@
     │   ├── BrokerUnreachableError             nothing listens, or no answer in time
     │   ├── BrokerRefusedError                 CONNACK or SUBACK with a failure reason code
     │   ├── HostLimitError                     descriptors, ports, memory, kernel limits
-    │   ├── DiskError                          the disk is full, or takes nothing for another reason
+    │   ├── DiskError                          the disk is full or cannot be written
     │   └── MissingProgramError                a program or package that the request needs is absent
     └── ProtocolError                 exit 3   MQTT was violated; the class names the side
         ├── LocalProtocolError                 this side requested what the protocol forbids

@@ -550,7 +550,7 @@ def named(code: int, properties: Properties, version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The versions of MQTT with which a broker took a connection (3 is MQTT 3.1, 4 is 3.1.1).
+    """The versions of MQTT with which a broker accepted a connection (3 is MQTT 3.1, 4 is 3.1.1).
 
     `stated` are the properties of its MQTT 5 CONNACK (section 3.2.2.3), None without MQTT 5.
     `answered_s` is the time until it had answered. `refusals` are the errors of other versions.

@@ -59,7 +59,7 @@ class Endpoint:
 
     @property
     def redacted(self) -> str:
-        """The URL with `***` in place of what is secret; safe for files and logs."""
+        """The URL with `***` in place of secrets; safe for files and logs."""
         login = ""
         if self.username is not None:
             login = "***" if self.secret_user else quote(self.username, safe="")

@@ -107,7 +107,7 @@ def _role(
 
 
 async def _works(roles: Callable[[str], Sequence[Role]], trial: Trial) -> Feature:
-    """Return a feature that is present if the broker lacks nothing that these roles need."""
+    """Return a feature that is present if the broker supports all that these roles need."""
     lack = await trial.lacks(*roles(_topic()))
     return Feature(lack is None, "tried", anonymous(lack or ""))
 

@@ -50,7 +50,7 @@ def routes_of(backends: int, topics: int, front_root: str, backend_root: str) ->
 def bridge_lines(
     routes: Sequence[Route], backends: Sequence[Endpoint], qos: int
 ) -> tuple[str, ...]:
-    """Return the lines of mosquitto.conf for these routes, one connection a backend."""
+    """Return the lines of mosquitto.conf for these routes, one connection for each backend."""
     lines: list[str] = []
     for number, endpoint in enumerate(backends):
         lines += [

@@ -70,7 +70,7 @@ def tolerated_growth(message_rate: float, delivery_rate: float) -> float:
 def waits_too_long(
     samples: Sequence[BacklogSample], waited_s: float, window_s: float, late_s: float
 ) -> bool:
-    """Return True if a few messages are a backlog, since the oldest has waited for `waited_s`."""
+    """Return True if a few messages count as a backlog because the oldest has waited too long."""
     levels = backlog_levels(samples)
     if levels is None or waited_s <= max(BACKLOG_WAIT_S, BACKLOG_WAIT_SHARE * window_s) + late_s:
         return False

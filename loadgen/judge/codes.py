@@ -15,10 +15,10 @@ _RULES: Mapping[str, Callable[..., Iterable[Values]]] = {**vars(rules), **vars(o
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One code, with the templates of its rules by their names; texts for readers in Markdown.
+    """One code: its texts for readers in Markdown, and the templates of its rules by their names.
 
-    `finds` has the rules that are data: the facts that are values of their sentences. Such a rule
-    finds something if the facts in `if` are true, or without an `if` the first value.
+    `finds` has the rules that only look up facts. Each maps the values of its sentence to facts. It
+    finds something if all facts in `if` are true, or, without `if`, if its first value is true.
     """
 
     code: str

@@ -98,8 +98,8 @@ class HostDelay:
 class OwnDelay:
     """The part of a window's figures that is the generator's own delay.
 
-    `stalled_s` is the time in which the worker that stood still most did not look at its sockets;
-    `longest` is part of it.
+    `stalled_s` is the total time of all stalls of the worker that stalled most; `longest` is the
+    longest of these stalls.
     """
 
     stalled_s: float = 0.0

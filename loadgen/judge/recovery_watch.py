@@ -8,12 +8,12 @@ NS = 1_000_000_000
 
 
 class RecoveryWatch:
-    """The samples from the crash on, when `devices` were connected.
+    """The samples after a crash of the broker.
 
-    At most `usual` messages were under way before it, and `lost_before` connections had been lost.
-    `fewest` devices were connected until the first came back. The crash is at `asked_ns` or,
-    `by_command` of a user, when the first device lost its connection: the command can take any
-    time.
+    Before it, `devices` were connected, at most `usual` messages were in flight, and `lost_before`
+    connections had been lost. `fewest` is the least number of connected devices until the first
+    returned. The crash is at `asked_ns`. With `by_command` it is when the first device lost its
+    connection, because a user's command can take any time.
     """
 
     def __init__(

@@ -217,7 +217,7 @@ def crc32(crc: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def crc32_of_28(crc: int, first: int, second: int, third: int, fourth: int) -> int:
-    """Return the same for 28 bytes: an unsigned 32-bit number and three of 64 bits."""
+    """Return the CRC of 28 bytes: an unsigned 32-bit number and three of 64 bits."""
     state = crc ^ _MASK ^ first
     if FOLDS:
         # Four zero bytes before them do not change the checksum, and make them 32.

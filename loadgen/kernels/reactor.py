@@ -66,7 +66,7 @@ _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
 TIMER = -1
-"""The timer in the epoll set, where connections have their row."""
+"""Data of the timer in the epoll set; that of a connection is its row."""
 LINGER = -2
 """The timer of the tick, and of the end of a stay in compiled code."""
 CHANNEL = -3

@@ -19,7 +19,6 @@ CONNECTED_GAUGE, OWED, IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_f
 
 @compiled
 def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> None:
-    """Add to the gauges of each group."""
     for row in range(len(fleet.devices)):
         device = fleet.devices[row]
         if device.state == CONNECTED:

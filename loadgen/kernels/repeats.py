@@ -32,8 +32,8 @@ Table = npt.NDArray[np.int64]
 COPIES_LIMIT = 1 << 20
 WITHHELD_LIMIT = 1 << 16
 _GAPS_LIMIT = 100
-"""Most gaps of a pair in which the first missing message is looked for; with more, all of its
-messages stay in doubt."""
+"""Maximum number of gaps of a pair in which the first missing message is searched. With more, all
+messages of the pair stay in doubt."""
 
 # Marks of a message in `copies`, besides the numbers of its copies.
 _FIRST_WAS_COPY, _ORIGINAL, _RETAINED, _MARKS = 0, 16, 17, 32

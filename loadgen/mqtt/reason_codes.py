@@ -39,7 +39,7 @@ REASON_CODES: Final[dict[int, frozenset[int]]] = {
     )
     for packet in packet_types(" ".join(row["packets"] for row in _CODES.values()))
 }
-"""The codes that each type of packet may carry. This binds sent packets, not accepted ones."""
+"""The codes that each type of packet may carry. Only sent packets must comply."""
 
 
 class ConnectReturnCode(IntEnum):

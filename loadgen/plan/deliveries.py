@@ -19,7 +19,7 @@ from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
 
 _SAMPLE = 1_000
-"""Most streams of which deliveries are counted to know their mean."""
+"""Maximum number of streams of which deliveries are counted to know their mean."""
 
 Condition = tuple[str, str, int]
 """A number of the sender and one of the receiver that are equal; without one of them ("") the other

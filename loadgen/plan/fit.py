@@ -35,7 +35,7 @@ SPARE_DESCRIPTORS = 200
 BROKER_SPARE_DESCRIPTORS = 50
 """A broker's files and listeners, and the connections of its monitors."""
 WORKERS_LIMIT = 1_024
-"""Most workers of one host."""
+"""Maximum number of workers of one host."""
 USABLE_PORT_SHARE = 0.99
 """Share of the ports that loadgen may use, for other programs need some.
 

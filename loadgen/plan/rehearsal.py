@@ -18,7 +18,7 @@ ASKED: Final = b"loadgen asks "
 """Every payload of a rehearsal begins with this."""
 GREETING_BYTES: Final = 32
 TARGETS_ASKED: Final = 16
-"""Most addresses of one system that are checked: the first ones."""
+"""Maximum number of addresses of one system that are checked: the first ones."""
 
 
 @dataclass(frozen=True, slots=True)

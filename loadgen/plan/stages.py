@@ -35,7 +35,7 @@ def absences(stages: Sequence[Stage], device: int) -> Iterator[tuple[float, floa
 
 
 def _moment(stage: Stage, place: int, before: Stage) -> float:
-    """Return the time at which a device comes or goes, by its place among those that do."""
+    """Return when a device arrives or leaves, from its position among those that do so."""
     return stage.at_s + stage.over_s * place / abs(stage.devices - before.devices)
 
 

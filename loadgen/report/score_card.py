@@ -235,7 +235,7 @@ CSV_HEADER = (
 def card_document(card: ScoreCard) -> dict[str, Any]:
     """Return a card as JSON values: keys in the order of the contract, then newer ones.
 
-    A notice precedes every figure, for a reader and for a stream.
+    A notice is placed before every figure.
     """
     return {
         "schema": SCHEMA,

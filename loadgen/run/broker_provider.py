@@ -39,7 +39,7 @@ _INSTRUMENTS = ("reflector", "sink")
 
 @asynccontextmanager
 async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
-    """Provide the brokers of a plan; of a bridge the front, then the backends.
+    """Provide the brokers of a plan; for a bridge, first the front, then the backends.
 
     They are started unless URLs name them.
     """

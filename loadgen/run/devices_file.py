@@ -1,4 +1,4 @@
-"""devices/*.parquet: one row a device at the end of a run, from the workers' last answers."""
+"""devices/*.parquet: one row for each device of a run, from the workers' last answers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

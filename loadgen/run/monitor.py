@@ -113,7 +113,7 @@ class Monitor:
         self._rates: deque[tuple[int, int, int]] = deque(maxlen=5)
 
     def on_frame(self, row: int, header: dict[str, Any], block: bytes) -> None:
-        """Take a frame that answers no command; what is broken becomes an event."""
+        """Take a frame that answers no command; a malformed one becomes an event."""
         try:
             match header:
                 case {"interval": _}:

@@ -1,4 +1,4 @@
-"""run.json: what is known of a run before it begins, and then what was seen of it."""
+"""run.json: the definition of a run before it begins, and then its observations."""
 
 import re
 import sys
@@ -53,7 +53,7 @@ class RunDocument:
         return int(self.begun["clock"]["monotonic_ns"])
 
     def write_begun(self, *, connects: bool = True) -> None:
-        """Write what is known as the first device connects; of connects alone that is measured."""
+        """Write the state as the first device connects, where the window of `connects` begins."""
         connecting = {"connect": [time.monotonic_ns(), None]} if connects else {}
         self._write({"windows": connecting, "interrupted": True})
 
@@ -61,7 +61,7 @@ class RunDocument:
         (self.directory / "run.json").unlink(missing_ok=True)
 
     def write_unfinished(self, state: RunState) -> None:
-        """Write what is known as the measurement begins: a killed run can still be read."""
+        """Write the state as the measurement begins, so that a killed run can still be read."""
         self._write(self._seen(state, ()) | {"interrupted": True})
 
     def write(
@@ -148,7 +148,7 @@ class RunDocument:
     def _of_hosts(
         self, hosts: Hosts, state: RunState, delays: Sequence[HostDelay]
     ) -> list[dict[str, Any]]:
-        """Return what is known of each host: its part of the load and its delay, too."""
+        """Return the record of each host, including its part of the load and its delay."""
         documents = [one.document() for one in hosts.agents]
         shares, busy = self.begun["plan"]["shares"], state.tally.busy_shares()
         for number, delay in zip(sorted(state.hosts), delays, strict=True):

@@ -26,7 +26,7 @@ EVENTS_A_KIND = 1000
 """Events of one kind that are written; the rest is only counted."""
 
 KINDS = 200
-"""Most kinds of events in a run; events of further kinds are dropped."""
+"""Maximum number of kinds of events in a run; events of further kinds are dropped."""
 
 _DETAIL_CHARACTERS = 500
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)

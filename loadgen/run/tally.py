@@ -81,7 +81,6 @@ class Tally:
 
     @property
     def series(self) -> Series:
-        """The series of all hosts."""
         return self.series_of()
 
     def counts(

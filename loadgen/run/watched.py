@@ -24,7 +24,7 @@ from loadgen.sentences import RUN_TEXT
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
-"""Most records in a file: those of a week. It bounds a broker that floods $SYS."""
+"""Maximum number of records in a file: those of a week. It bounds a broker that floods $SYS."""
 
 _BUSY_SAMPLE_S = 0.5
 

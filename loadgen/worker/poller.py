@@ -71,7 +71,7 @@ class Attendance:
         self._fleet.attention.tick_ns = 0
 
     def report(self) -> None:
-        """Send the stalls since the last call, each with its part of the times since the tick."""
+        """Send the stalls since the last call, each with its processor and waiting time."""
         attention = self._fleet.attention
         times = self._account.times()
         spent = times.cpu_ns - attention.busy_ns, times.wait_ns - attention.waited_ns

@@ -28,7 +28,7 @@ Row = dict[str, Any]
 _STAT = Stat.names()
 _SLOTS_OF_A_GROUP = counting.slot_of(1, 0, 0)
 SLOTS_AT_ONCE = 16
-"""Most slots of latencies in one call: messages wait while rows are made."""
+"""Maximum number of slots of latencies in one call: messages wait while rows are made."""
 _TAKEN: Table = np.zeros((SLOTS_AT_ONCE, 7), np.int64)
 _BUCKETS: Buckets = np.zeros(BUCKETS, np.int32)
 _COUNTS: Table = np.zeros(BUCKETS, np.int64)

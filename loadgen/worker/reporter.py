@@ -85,9 +85,9 @@ class Reporter:
         return (_NS - since_ns % _NS) / 1e9 + _LATE_S
 
     def each_second(self) -> float:
-        """Send what was counted since the last second, its latencies a few at each call.
+        """Send the counts since the last second, or the next few latencies of that second.
 
-        Between two runs nothing is sent. Return the seconds until the next call.
+        Send nothing between two runs. Return the seconds until the next call.
         """
         if self.stopping:
             return self.until_next_second()

@@ -22,7 +22,7 @@ from loadgen.worker.closing import range_owners
 Table = npt.NDArray[np.int64]
 
 PAIRS_LIMIT = 50_000
-"""Most pairs of one worker; a sample of more takes too long."""
+"""Maximum number of pairs of one worker; a sample of more takes too long."""
 _PAUSES = 50
 """Pause after a sample, as a multiple of its duration, to spare the coordinator's time."""
 

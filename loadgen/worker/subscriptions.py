@@ -168,7 +168,7 @@ class Subscriptions:
         self._churned.discard(connection)
 
     def turns(self, rate: float) -> Callable[[], float | None]:
-        """Return a function that sends what is due of the rate since its last call.
+        """Return a function that sends the packets that became due since its last call.
 
         Devices subscribe and unsubscribe in turn, each at a filter that no message matches; one
         without an answer is passed over. The result is the time until the next call in seconds,

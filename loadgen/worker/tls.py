@@ -12,7 +12,7 @@ from loadgen.worker.frames import Header
 
 _SESSIONS_KEPT = 64
 _MOST_NEGOTIATED = 32
-"""Most pairs of version and cipher that are counted separately."""
+"""Maximum number of pairs of version and cipher that are counted separately."""
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 

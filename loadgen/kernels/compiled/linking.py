@@ -104,7 +104,7 @@ def _executable(context: Any, library: Any, description: Any, environment: Any) 
 
 
 def parts_of(result: Any) -> tuple[Any, ...] | None:
-    """Return what numba makes the compiled function of again, in any process.
+    """Return the parts from which numba rebuilds the compiled function in any process.
 
     None if the code contains an address of this process.
     """

@@ -1,4 +1,4 @@
-"""The report of one run or of several: the answer first, then a section a run."""
+"""The report of one run or of several: the answer first, then a section for each run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -27,7 +27,7 @@ from loadgen.report.score_card import (
 from loadgen.sentences import counted
 
 MOST_OPEN = 6
-"""Most runs whose sections are open; of more, sections are folded."""
+"""Maximum number of runs whose sections are open; of more, sections are folded."""
 _MOST_ABOUT_LINES = 7
 _LONGEST_LIST = 6
 """Values of single runs that a cell of a comparison lists."""

@@ -31,7 +31,7 @@ _TEXTS: Mapping[str, tuple[str, str]] = DATA["charts"]
 """Titles and notes."""
 
 _MOST_LINES = 8
-"""Most workers or outlets that have a line each; of more, the mean and the busiest are drawn."""
+"""Workers or outlets that have a line each; of more, the mean and the busiest are drawn."""
 _MIB = 1 << 20
 
 

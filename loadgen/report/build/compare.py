@@ -577,7 +577,6 @@ class ComparedSide:
 
     @property
     def invalid_runs(self) -> int:
-        """Number of INVALID runs."""
         return sum(not card.verdict.valid for card in self.cards)
 
     @property
@@ -662,7 +661,6 @@ def compare_sides(sides: Sequence[ComparedSide]) -> Compared:
 
 
 def comparison_document(compared: Compared) -> dict[str, Any]:
-    """Return a comparison for programs."""
     return {
         "schema": 1,
         **({"notice": " ".join(notices)} if (notices := compared.notices) else {}),

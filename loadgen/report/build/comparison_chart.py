@@ -26,7 +26,7 @@ _VARIED = ("ratio", "background_rate", "backends", "size", "rate", "devices")
 """Fields over which a chart is drawn, the first that differs; then any other number."""
 
 MOST_SIDES, _MOST_RUNS = 12, 5
-"""Most sides that are drawn, and most runs of each."""
+"""Maximum number of sides that are drawn, and of runs of each."""
 
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
 """Marks of points through which no line goes."""

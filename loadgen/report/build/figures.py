@@ -25,13 +25,13 @@ COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "
 SECONDS = "seconds since the measurement began"
 
 _FEW_POINTS = 10
-"""Most points that are marked one by one."""
+"""Maximum number of points that have a marker each."""
 
 _FAR, _SPREAD = 20.0, 8.0
 """Factors between varied values, and between figures, above which their axis is logarithmic."""
 
 _MOST_NAMED = 10
-"""Most varied values that are ticks themselves."""
+"""Maximum number of varied values that have a tick each."""
 
 
 def chart(

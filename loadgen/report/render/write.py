@@ -25,7 +25,7 @@ def to_json(report: Report) -> bytes:
 
 
 def indented(document: object) -> bytes:
-    """Return a document as JSON; its parts that are made when they are read do not stay."""
+    """Return a document as JSON; parts that are made on demand are not kept in memory."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(document, default=_made, option=option)
 

@@ -61,7 +61,7 @@ def _child(worker: Worker, row: int, channel: socket.socket) -> None:
 
 
 def serve(control: socket.socket, worker: Worker) -> None:
-    """Fork on request and report what ends, until `control` closes."""
+    """Fork on request, and report ended processes, until `control` closes."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_read, False)
     os.set_blocking(wake_write, False)

@@ -366,7 +366,7 @@ class AgentServer:
             await asyncio.sleep(_WATCH_S)
 
     def close(self) -> None:
-        """Release all agents, also refused ones, and cut connections without a secret."""
+        """Release all agents, also refused ones, and cut connections without a proven secret."""
         self.stop_listening()
         for link in tuple(self._links):
             link.send(messages.Leave())
