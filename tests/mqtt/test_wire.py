@@ -43,7 +43,7 @@ class TestIntegers:
     def test_what_does_not_fit_is_our_fault(self, write, most) -> None:  # type: ignore[no-untyped-def]
         assert write(most, "x")
         for value in (-1, most + 1):
-            with pytest.raises(LocalProtocolError, match="x must be between 0 and"):
+            with pytest.raises(LocalProtocolError):
                 write(value, "x")
 
 
@@ -65,7 +65,7 @@ class TestStrings:
         assert _reader(b"\x00\x03\xef\xbb\xbf").utf8("x") == "\ufeff"
 
     def test_length_beyond_the_packet(self) -> None:
-        with pytest.raises(RemoteProtocolError, match="runs past the end"):
+        with pytest.raises(RemoteProtocolError, check=lambda error: error.reason_code == 0x81):
             _reader(b"\x00\x05abcd").binary("x")
 
     def test_largest(self) -> None:
@@ -74,7 +74,7 @@ class TestStrings:
             wire.write_binary(b"z" * 65_536, "x")
 
     def test_trailing_bytes(self) -> None:
-        with pytest.raises(RemoteProtocolError, match="3 trailing bytes"):
+        with pytest.raises(RemoteProtocolError, check=lambda error: error.reason_code == 0x81):
             _reader(b"abc").finish()
 
 
