@@ -414,7 +414,7 @@ async def compare_async(
 ) -> Compared:
     """Play the scenario with each of the brokers in turn, `repeat` times, and compare them.
 
-    The same `out` continues. A run that other load disturbed is repeated, at most twice. Raise
+    The same `out` continues. If other programs disturb a run, it is repeated, at most twice. Raise
     RunInterruptedError if `interrupt` comes before each broker has a run.
     """
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):

@@ -9,6 +9,7 @@ import textwrap
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
+from operator import attrgetter
 from pathlib import Path
 from typing import Self
 
@@ -279,6 +280,7 @@ def test_the_package_imports_nothing_heavy() -> None:
 def test_results_are_one_line(tmp_path: Path) -> None:
     result = api.read(fabricate(tmp_path / "run"))
     assert repr(result).startswith("Result(fanin VALID: ") and "\n" not in repr(result)
-    rows = tuple(SweepRow(k, {}, {}, {}, 1, None, k == "a") for k in "ab")
+    rows = tuple(SweepRow(k, {}, {}, {}, 1, None, k == "a", ("LOST",)) for k in "ab")
+    assert attrgetter("told")(rows[0]) == rows[0].reasons == ("LOST",)
     table = api.SweepTable("fanin", ("rate", "size"), (), rows)
     assert repr(table) == "SweepTable(fanin by rate, size: 1 of 2 rows VALID)"

@@ -132,8 +132,8 @@ def _parts(card: ScoreCard, directory: Path, paper: Paper) -> Iterator[tuple[str
     timed = card.latency.get("connect")
     if card.has_messages and timed is not None and timed.p99_us is not None:
         counts = card.counts
-        failures = f" · {counted(counts.connect_failures, 'failure')}"
-        lost = f" · {counts.disconnects:,} lost"
+        failures = f" · {counts.connect_failures:,} failed"
+        lost = f" · {counted(counts.disconnects, 'disconnect')}"
         yield (
             "connects",
             f"{card.connect.connected:,} · p99 {duration(timed.p99_us)}{failures}{lost}",

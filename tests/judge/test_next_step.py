@@ -2,6 +2,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter
 from random import Random
 from typing import Any
 
@@ -239,11 +240,11 @@ def test_too_few_steps_end_with_what_is_known() -> None:
 def test_own_limit_is_never_told_as_the_brokers(code: Any) -> None:
     reasons = (Reason(code, "x"), Reason("LOST", "y"))
     found = Limit(1_000, 1_040, True, "confirmed", reasons)
-    assert found.own
+    assert found.of_generator is attrgetter("own")(found) is True
     assert limit_sentence(RATE, found).code == "LIMIT_OF_GENERATOR"
     nothing = Limit(None, 10, False, "nothing held", reasons)
     assert limit_sentence(RATE, nothing).values["limit"] == "the generator"
-    assert not Limit(1_000, 1_040, True, "confirmed", LOST).own
+    assert not Limit(1_000, 1_040, True, "confirmed", LOST).of_generator
     assert limit_sentence(RATE, Limit(1_000, 1_040, True, "confirmed", LOST)).code == "LIMIT"
 
 
@@ -253,7 +254,12 @@ def test_a_host_without_time_ends_a_search_in_a_few_steps() -> None:
     while isinstance(step := next_step(RATE, tried), Probe):
         tried.append(Tried(step.load, step.purpose, False, own))
     assert [step.load for step in tried] == [500, 500, 80, 80, 12.8, 12.8]
-    assert (step.load, step.above, step.ended, step.own) == (None, 12.8, "nothing held", True)
+    assert (step.load, step.above, step.ended, step.of_generator) == (
+        None,
+        12.8,
+        "nothing held",
+        True,
+    )
     assert limit_sentence(RATE, step).values["lowest"] == 12.8
     # A broker that is the limit is looked for further down.
     lost = [replace(one, reasons=(Reason("LOST", ""),)) for one in tried]
