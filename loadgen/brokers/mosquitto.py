@@ -119,7 +119,7 @@ def mosquitto(settings: ProgramSettings) -> Program:
 
 
 run_mosquitto: Final = partial(run_program, mosquitto)
-"""Block with a Mosquitto; with persistence it saves at the end."""
+"""Context with a running Mosquitto; with persistence, it saves its database at the end."""
 
 
 def default_memory_limit_bytes(brokers: int = 1) -> int:

@@ -116,4 +116,4 @@ def nats(settings: ProgramSettings) -> Program:
 
 
 run_nats: Final = partial(run_program, nats)
-"""Block with a NATS server, whose sessions and messages outlive a restart."""
+"""Context with a running NATS server, whose sessions and messages survive a restart."""

@@ -18,7 +18,7 @@ _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class HostProcess:
-    """A process; a later one with the same number has another start."""
+    """A process, identified by its number and start, because numbers are used again."""
 
     pid: int
     start: int

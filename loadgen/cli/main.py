@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_options(error: LoadgenError) -> str:
-    """Return the message of an error, which may begin with a name, with the option of that name."""
+    """Return an error's message; a field's name at its beginning becomes that of the option."""
     name, colon, rest = str(error).partition(": ")
     names = {name for case in CASES.values() for name in case.scenario.fields()}
     names |= command_options()

@@ -33,7 +33,7 @@ UNWATCHED_S = 0.5
 LOSS_LIMIT = 0.005
 """Share of the segments sent again that can determine a p99: up to every other one is an answer."""
 OTHER_HOSTS_TIMES = 3.0
-"""A host whose figure is so many times that of another host has a network path of another kind."""
+"""A host whose figure is this many times that of another host has another kind of network path."""
 EDGE_SHARE = 0.05
 EDGE_S = (0.2, 0.5)
 """Share of the window, within these bounds, that determines the backlog at each end. The backlog

@@ -232,7 +232,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
 
 @compiled
 def _list(fleet: Fleet, row: int) -> None:
-    """Add a device to those that are served again without an edge."""
+    """Add a device to those that are served again without a new event of epoll."""
     fleet.ready[fleet.totals.ready] = row
     fleet.totals.ready += 1
     fleet.devices[row].flags |= LISTED

@@ -200,7 +200,7 @@ def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
 
 
 def _ends(values: list[Any]) -> pa.Array:
-    """Return the start of each array in all of them end to end, and the end of the last."""
+    """Return the start of each array in their concatenation, and the end of the last one."""
     return _numbers(np.cumsum([0, *map(len, values)]), pa.int32())
 
 

@@ -35,7 +35,7 @@ AWAITED: Final = (
 ANSWERS: Final = ("PUBACK", "PUBREC", "PUBREL", "PUBCOMP")
 
 WRONG_ACKNOWLEDGEMENT = len(VIOLATIONS)
-"""The first of the numbers for each state of a message and each answer."""
+"""The first number of those for a state of a message and a wrong answer."""
 for _sent, _wanted in AWAITED:
     for _answer in ANSWERS:
         _words = f"a {_sent} answered with {_answer} (the specification requires {_wanted})"

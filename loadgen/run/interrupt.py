@@ -1,7 +1,7 @@
 """Ctrl-C: the first asks a run to end with what it has measured, the second to end at once.
 
-SIGTERM is the same, and SIGHUP, which comes when the terminal goes; not under nohup, which has it
-ignored.
+SIGTERM has the same effect, and so has SIGHUP, which comes when the terminal closes (nohup ignores
+it).
 """
 
 import asyncio

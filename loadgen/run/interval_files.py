@@ -27,7 +27,7 @@ ROW_GROUP_ROWS = 20_000
 """At the least; some 100 MB when unpacked. A row group is what a reader holds at once."""
 
 LARGEST_FILE_BYTES = 32 << 20
-"""After so many no row group is begun. A reader may hold a file whole; Spark takes none of 2 GB."""
+"""No row group is begun after this many. A reader may hold a whole file; Spark's limit is 2 GB."""
 
 WRITE_OPTIONS = {
     "compression": "zstd",

@@ -44,7 +44,7 @@ _MOST_LEAD_S = 0.3
 STANDSTILL = 1e-6
 """Rate factor that stops a schedule: its least step, at which the next message is days away."""
 CUT_LEAD_S = 0.05
-"""From the command that stops a schedule to the moment from which it holds."""
+"""Time from the command that stops a schedule until it takes effect."""
 CUT_DRAIN_S = 2.0
 """Longest wait of a cut run for messages in flight."""
 CERTAIN_DRAIN_S = 4.0

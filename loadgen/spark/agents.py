@@ -3,9 +3,9 @@
     async with Cluster("spark://master:7077", 4).opened() as hosts:
         await run(scenario, directory, hosts=hosts)
 
-Spark only places the agents and keeps them: each is a task. It talks to the coordinator over a
-separate channel, whose secret the job brings to the tasks: it is in no argument, environment,
-setting or log.
+Spark only starts the agents and keeps them running; each is a task. It talks to the coordinator
+over a separate channel, whose secret the job brings to the tasks: it is in no argument,
+environment, setting or log.
 
 Spark must never repeat the stage, as this would repeat the load: the job is collected directly,
 and a task that fails ends it. The barrier stage begins when there is a slot for each task. A task
@@ -152,7 +152,7 @@ def _play(
 
 
 async def _end(job: asyncio.Task[None], patience_s: float) -> None:
-    """Wait so long for the job to end, then end its JVM."""
+    """Wait this long for the job to end, then end its JVM."""
     for number, wait_s in ((0, patience_s), (signal.SIGTERM, END_S), (signal.SIGKILL, END_S)):
         java = with_descendants([os.getpid()])[1:] if number and not job.done() else []
         for process in java:

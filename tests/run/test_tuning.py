@@ -327,7 +327,7 @@ def test_script_raises_what_is_low_and_leaves_what_is_better(tmp_path: Path) -> 
         assert (tmp_path / "values" / name).read_text() == f"{after}\n", name
     assert "low: 10 -> 100" in said
     assert "ports: 32768 60999 -> 5000 65001" in said
-    assert "skipped: absent is not known to this kernel" in said
+    assert "skipped: absent does not exist in this kernel" in said
     assert not [line for line in said if line.startswith(("high", "huge", "wide", "same"))]
 
 
@@ -363,7 +363,7 @@ def test_script_improves_a_worse_card_and_says_the_old_values(tmp_path: Path) ->
     assert said == [
         "eth0 rx-ring: 256 -> 2048",
         "eth0 rx-usecs: 50 -> 10",
-        "eth0 adaptive-rx: on -> off (the profile asks for exactly this)",
+        "eth0 adaptive-rx: on -> off (the profile requires exactly this)",
         "eth0 mtu: 1400 -> 1500",
     ]
     assert called == [

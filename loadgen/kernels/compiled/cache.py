@@ -72,7 +72,7 @@ def dispatched(kernel: Any) -> Any:
 
 
 def _tag(kernel: Any) -> str:
-    """Return a text that tells a kernel from others with its qualified name."""
+    """Return a text that distinguishes a kernel from others of the same qualified name."""
     values = [cell.cell_contents for cell in kernel.__closure__ or ()]
     for value in values:
         if not isinstance(value, int | tuple | Dispatcher):
@@ -190,7 +190,7 @@ def _store(path: Path, content: bytes) -> None:
 
 
 def _locked(path: Path) -> AbstractContextManager[object]:
-    """Return a block for one process at a time; if no lock can be had, for several.
+    """Return a context for one process at a time, or for any number if there are no locks.
 
     A process with a lock waits only for kernels that its own calls: no two wait for each other.
     """

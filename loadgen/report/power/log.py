@@ -46,7 +46,7 @@ _TELLING = 4
 _MOST_COMPARED = 8
 """Outlets whose groups are compared with the others: about a thousand groups."""
 _BURST = 10
-"""A spacing so many times the next one is the pause before a group of samples."""
+"""A spacing this many times the next one is the pause before a group of samples."""
 _BURST_NS = 5 * 10**8
 _FIRST_ROWS = 20
 Int64Array = NDArray[np.int64]

@@ -17,7 +17,7 @@ SILENT_S = 0.1
 TRY_S = 0.2
 """For a connection, and three times what the first one took."""
 LACKING = 5
-"""Answers that are missing at the rate of the last two seconds before the path is tried."""
+"""The path is tried if this many answers are missing at the rate of the last two seconds."""
 _LOOKS = 40
 
 
@@ -33,7 +33,7 @@ class PathWatch:
         self._answers: deque[tuple[int, int]] = deque([(time.monotonic_ns(), 0)], maxlen=_LOOKS)
 
     def use(self, targets: Sequence[tuple[str, int]], reached_s: float) -> None:
-        """Try these addresses; a connection to one of them took so long."""
+        """Try these addresses; a connection to one of them took this long."""
         self._targets, self._try_s = targets, TRY_S + 3 * reached_s
 
     async def watch(self) -> None:

@@ -190,7 +190,7 @@ def _item(keys: Mapping[str, Any], suite: str) -> ReportItem:
 
 
 def chosen_items(only: Sequence[str], suite: str = "") -> tuple[ReportItem, ...]:
-    """Return the items of these names or cases, all for none; raise ScenarioError."""
+    """Return the items of these names or cases, or all if none is named; raise ScenarioError."""
     items = report_items(suite)
     words = tuple(sorted({item.name for item in items} | {item.case for item in items}))
     for name in only:
