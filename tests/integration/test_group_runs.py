@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import aiomqtt
+import pyarrow.parquet as pq
+import pytest
 
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.cases.registry import build_scenario
@@ -14,6 +16,7 @@ from loadgen.report.build.summary import summarize_run
 from tests.instruments.delivery_rules import Mix
 from tests.integration.listener import HANG_S, listening
 from tests.needs import needs_mosquitto
+from tests.plan.test_deliveries import some_mix
 from tests.run_files import manifest, rows
 from tests.tables import DATA, table
 from tests.testbeds import run
@@ -62,6 +65,33 @@ async def test_the_ledger_of_a_mix_is_what_another_subscriber_counts(tmp_path: P
     # Which of the archive's devices gets a message is open, but not how many they get.
     wanted["archive"] = expected.total[0] - wanted.total()
     assert +received == wanted
+
+
+@needs_mosquitto
+@pytest.mark.parametrize("seed", [103, 105, 109])
+async def test_random_groups_receive_what_the_rules_say(tmp_path: Path, seed: int) -> None:
+    (file := tmp_path / "reading.json").write_text(JSON)
+    groups = some_mix(seed)
+    for group in groups:
+        group.pop("stages", None)
+        if "topic" in group:
+            group["payload_template"] = str(file)
+    fields = {"mqtt": "5", "rate": 150, "warmup": 0.2, "duration": 0.8, "per_device": True}
+    async with run_mosquitto() as broker, listening(broker.endpoints[0]) as heard:
+        where = {"broker": broker.endpoints[0].redacted}
+        await run(build_scenario("run", {"group": groups}, fields | where), tmp_path / "run")
+    mix, found = Mix(groups), pq.read_table(tmp_path / "run" / "devices").to_pylist()
+    sent = {(row["group"], row["device"]): row["sent"] for row in found}
+    topics = [one.topic for one in mix.publications for _ in range(sent[one.sender])]
+    assert Counter(topics) == Counter(topic for topic, _ in heard)
+    expected = mix.deliveries(lambda one: sent[one.sender])
+    ledger = manifest(tmp_path / "run")["ledger"]["run"]
+    assert (ledger["expected"],) * 2 == (ledger["intact"],) * 2 == expected.total
+    # Which device gets a shared message is open, and its row is empty.
+    for row in found:
+        device = row["group"], row["device"]
+        if (count := row["received"]) is not None:
+            assert expected.fewest[device] <= count <= expected.most[device]
 
 
 @needs_mosquitto
