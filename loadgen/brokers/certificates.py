@@ -26,7 +26,6 @@ KeyKind = Literal["rsa", "ecdsa"]
 KEY_KINDS: Final[tuple[KeyKind, ...]] = ("rsa", "ecdsa")
 """RSA with 2,048 bits, as the report's server key, or ECDSA on P-256."""
 
-CLIENTS_LIMIT: Final = 1_000_000
 _NAME_CHARACTERS: Final = 64
 """Longest common name (RFC 5280, ub-common-name)."""
 
@@ -70,8 +69,6 @@ def make_certificates(
     be used and CannotRunError if files cannot be written; then no file is left.
     """
     names = _host_names(hosts)
-    if not 0 <= clients <= CLIENTS_LIMIT:
-        raise UsageError(BROKER_TEXT.CLIENTS_RANGE(clients=clients, most=CLIENTS_LIMIT))
     until = datetime.now(UTC) + _VALID
     authority = _name(f"loadgen test authority {x509.random_serial_number() & 0xFFFFFFFF:08x}")
     authority_key = _new_key(key)

@@ -42,12 +42,9 @@ class Persistent(shared.Scenario):
         at_s = self.crash_broker
         steps = rate_steps(self.steps, self.duration, 0)
         length_s = sum(step.seconds for step in steps) or self.duration
-        if at_s is None:
-            if self.crash_command is not None:
-                yield CASE_TEXT.NO_CRASH()
-        elif not private and self.crash_command is None:
+        if at_s is not None and not private and self.crash_command is None:
             yield CASE_TEXT.CRASH_OF_URL()
-        elif at_s >= length_s:
+        elif at_s is not None and at_s >= length_s:
             yield CASE_TEXT.CRASH_LATE(at_s=at_s, window_s=length_s)
 
 

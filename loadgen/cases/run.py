@@ -144,6 +144,10 @@ class Groups(Scenario):
         tables = json.loads(self.group)
         return [{"name": f"group{at}"} | table for at, table in enumerate(tables, 1)]
 
+    def setting(self, name: str) -> object:
+        qos = max(int(table.get("qos", self.qos)) for table in self.tables)
+        return qos if name == "qos" else super().setting(name)
+
     def complaints(self) -> Iterator[str]:
         yield from super().complaints()
         if self.topic is not None:
@@ -172,6 +176,8 @@ class Groups(Scenario):
             yield CASE_TEXT.ONLY_MQTT_5(key=name)
         if "session_expiry" in table and table.get("clean", True):
             yield CASE_TEXT.NO_EFFECT(key="session_expiry", needed="clean = false")
+        if "max_unacknowledged" in table and not int(table.get("qos", self.qos)):
+            yield CASE_TEXT.NO_EFFECT(key="max_unacknowledged", needed="QoS 1 or 2")
         if "size" in table and self.header == "payload":
             yield from self.size_complaints(table["size"])
         if "payload" in table and "payload_template" in table:

@@ -46,9 +46,6 @@ def check_power_logs(scenario: Scenario) -> None:
 
     They may still grow; what they cover is judged after the run.
     """
-    if not scenario.pdu:
-        return
-
     settings = log_settings(scenario.pdu, *(getattr(scenario, name) for name in LOG_OPTIONS))
     if settings is not None:
         require_readable(settings)

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import NoReturn
 
 from loadgen.cases.registry import CASES
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with disk_errors():
             _require_no_secret(words)
+            _require_values(words)
             status = program().main(args=words, prog_name="loadgen", standalone_mode=False)
             sys.stdout.flush()
     except LoadgenError as error:
@@ -108,6 +110,13 @@ def _require_no_secret(words: Sequence[str]) -> None:
             raise UsageError(CLI_TEXT.SECRET_SHOWN(option=what, advice=advice))
 
 
+def _require_values(words: Sequence[str]) -> None:
+    """Refuse empty words: an unset variable of a script must not name this directory."""
+    for before, word in pairwise(["loadgen", *words]):
+        if not word or re.fullmatch("--[a-z-]+=", word):
+            raise UsageError(CLI_TEXT.NO_WORD(option=word[:-1] or before))
+
+
 def _interrupted(_number: int, _frame: object) -> NoReturn:
     """Handle a signal like Ctrl-C: clean up and end with one line."""
     from loadgen.run.interrupt import leave_terminal
@@ -144,6 +153,7 @@ def _let_go_of_stdout() -> None:
 def _leave(status: int) -> NoReturn:
     """End the process as the interpreter would, which takes a third of a second to forget all that
     was imported."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -19,8 +19,8 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario, require_groups
 from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
 from loadgen.errors import ScenarioError, UsageError
-from loadgen.plan.fields import FieldKind, Flag, option_of
-from loadgen.plan.scenario import Scenario, read_toml
+from loadgen.plan.fields import Count, FieldKind, Flag, option_of
+from loadgen.plan.scenario import FILE_LIMIT_CHARACTERS, Scenario, read_toml
 from loadgen.plan.units import shown
 from loadgen.run.redaction import printable, scrub
 from loadgen.sentences import CLI_TEXT, read_table
@@ -28,7 +28,6 @@ from loadgen.sentences import CLI_TEXT, read_table
 Flags = Mapping[str, Any]
 """Options of a command line: text, a list of texts or a boolean; None if absent."""
 
-_FILE_LIMIT_BYTES = 4 << 20
 _FIRST_LINE_BYTES = 1 << 10
 
 
@@ -57,10 +56,10 @@ _TYPES: Mapping[str, Any] = {
     "path": Path | None,
     "paths": list[Path],
     "flag": bool,
-    "integer": int,
+    "integer": Any,
     "number": float | None,
 }
-_SHOWN = frozenset(("metavar", "help", "min", "max", "show_default"))
+_SHOWN = frozenset(("metavar", "help", "show_default"))
 
 
 @cache
@@ -106,8 +105,18 @@ def _declared(name: str, row: Mapping[str, Any]) -> inspect.Parameter:
         *values.get("names", (option_of(name.strip("_")),)),
     )
     shown = {key: values[key] for key in _SHOWN & values.keys()}
+    if values["type"] == "integer":
+        shown["parser"] = partial(_count, Count(values["min"], values["max"]))
     option = typer.Option(*words, rich_help_panel=values.get("panel"), **shown)
     return parameter(name, annotation, default, option)
+
+
+def _count(kind: Count, text: str) -> int:
+    """Read a number as those of scenarios are read."""
+    try:
+        return kind.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}; use {kind.allowed}") from None
 
 
 def parameter(name: str, annotation: Any, default: Any, option: Any) -> inspect.Parameter:
@@ -301,13 +310,8 @@ def _file(path: Path) -> dict[str, object]:
 
         path = shipped(_SCENARIOS).joinpath(*path.parts[1:])
     try:
-        with path.open("rb") as file:
-            data = file.read(_FILE_LIMIT_BYTES + 1)  # a device such as /dev/zero has no end
-        if len(data) > _FILE_LIMIT_BYTES:
-            raise ScenarioError(
-                CLI_TEXT.LARGE_SCENARIO(name=name, mebibytes=_FILE_LIMIT_BYTES >> 20)
-            )
-        text = data.decode("utf-8-sig")
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(FILE_LIMIT_CHARACTERS + 1)  # a device such as /dev/zero has no end
         if scrub(text, ()) != text:
             _warn_of_readers(path)
     except OSError as error:

@@ -57,6 +57,8 @@ _WATCHED = ("broker_pid", "broker_metrics")
 def report(flags: options.Flags) -> int:
     brokers = [tuple(text.split(",")) for text in flags["broker"] or ["auto"]]
     fields = {name: flags[name] for name in REPORT_FIELDS if flags[name] is not None}
+    if len(set(brokers)) < len(brokers):
+        raise ScenarioError(CLI_TEXT.BROKER_TWICE())
     budget_s = _budget_s(flags)
     only = tuple(filter(None, (flags["only"] or "").split(",")))
     suite = flags["suite"] or ""

@@ -95,8 +95,6 @@ def make(flags: Flags) -> int:
     history = flags["history"]
     if history and olds:
         raise ScenarioError(CLI_TEXT.HISTORY_AND_BASELINE())
-    if not 1 <= flags["history_runs"] <= 1000:
-        raise ScenarioError(CLI_TEXT.HISTORY_RUNS())
     if history:
         require_history(history, may_be_new=True)
     past: list[Comparison] = []

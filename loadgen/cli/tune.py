@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -13,6 +14,7 @@ from loadgen.cases.case import Case
 from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.cli.plan import planned_endpoints
+from loadgen.errors import ScenarioError
 from loadgen.run.broker_provider import plan_for
 from loadgen.run.tuning import (
     Demand,
@@ -26,6 +28,7 @@ from loadgen.run.tuning import (
     render_script,
     tuning_record,
 )
+from loadgen.sentences import CLI_TEXT
 
 
 def show(flags: options.Flags) -> int:
@@ -78,6 +81,8 @@ def check_case(case: Case[Any], flags: options.Flags) -> int:
 def _compared(flags: options.Flags, demand: Demand | None) -> int:
     profile = read_profile(flags["profile"])
     interface = flags["interface"] or interface_of()
+    if (named := flags["interface"]) and not Path("/sys/class/net", named).exists():
+        raise ScenarioError(CLI_TEXT.NO_INTERFACE(name=named[:60]))
     findings = compare(profile, observe(profile, interface=interface), demand)
     if flags["json_"]:
         record = tuning_record(profile, findings) | {"interface": interface}

@@ -244,7 +244,7 @@ def parse_share(value: str) -> float:
     """Read a share from 0 to 1: `5%`, `0.05`; raises ValueError."""
     text = value.strip()
     share = parse_number(text[:-1]) / 100 if text.endswith("%") else parse_number(text)
-    if share > 1:
+    if share > 1 or (share == 1 and "%" not in text):
         raise ValueError(JUDGE_TEXT.SHARE(value=shown(value)))
     return share
 

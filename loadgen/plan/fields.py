@@ -60,11 +60,11 @@ class FieldKind:
     An `optional` field may be None; its `text` ends with what that means. Only cases of the `part`
     have a shared field. `panel` is its heading in a help text, "" for the heading of the case.
     `everyday` is its place in the short help text, 0 if only the full one has it, and `short` the
-    short form of its option. `per_run`: devices of an earlier run with another value can stay
-    connected for this one.
+    short form of its option. It `needs` one of these options, without which it has no effect.
+    `per_run`: devices of an earlier run with another value can stay connected for this one.
 
     `Scenario.fields` fills in `name`, `default`, `optional`, and what the TOML file next to the
-    module says of the field: `text`, `panel`, `everyday` and `short`.
+    module says of the field: `text`, `panel`, `everyday`, `short` and `needs`.
     """
 
     _: KW_ONLY
@@ -74,6 +74,7 @@ class FieldKind:
     panel: str = ""
     everyday: int = 0
     short: str = ""
+    needs: tuple[str, ...] = ()
     load: Load = ""
     per_run: bool = False
     name: str = ""
@@ -191,7 +192,7 @@ class Count(Quantity):
 
     @property
     def range(self) -> str:
-        return f"a whole number from {self.minimum:,.0f} to {self.maximum:,.0f}"
+        return f"a whole number from {self.minimum:,} to {self.maximum:,}"
 
     def parse(self, value: object) -> int:
         # `parse_count` has a lower limit, and a seed may use all 63 bits of a TOML integer.

@@ -53,6 +53,7 @@ BROKER_NAMES = ("auto", "mosquitto", "nats", "reflector")
 PRIVATE_BROKERS = (("auto",), ("mosquitto",), ("nats",))
 """Brokers that loadgen starts with files of the run, so that they can be configured and killed."""
 BROKER_SCHEMES = ("mqtt", "mqtts", "ws", "wss")
+ENCRYPTED = ("mqtts:", "wss:")
 
 DEVICES_LIMIT = 1_000_000_000
 """Five times the largest published test; stream numbers have 32 bits."""
@@ -266,7 +267,7 @@ class Scenario(BaseModel):
                     assert info is not None
                     shared = owner is Scenario and isinstance(kind, FieldKind)
                     if not shared or kind.part in ("", *cls.parts):
-                        understood.setdefault(name, kind.of_field(owner, name, info))
+                        understood.setdefault(name, kind.of_field(cls, name, info))
         return MappingProxyType(understood)
 
     def reconnecting(self, *, always: bool = False) -> Reconnect | None:
@@ -322,9 +323,7 @@ class Scenario(BaseModel):
             processors_of(self.affinity)
         except ValueError:
             yield PLAN_TEXT.AFFINITY(text=shown(self.affinity))
-        for name in ("pdu_columns", "pdu_format", "pdu_offset", "pdu_timezone"):
-            if getattr(self, name) is not None and not self.pdu:
-                yield PLAN_TEXT.NO_POWER_LOG(option=option_of(name))
+        yield from self._idle_complaints()
         if self.broker_pid is not None and self.broker_metrics:
             yield PLAN_TEXT.WATCHED_TWICE()
         settle = self.fields().get("settle")
@@ -335,12 +334,9 @@ class Scenario(BaseModel):
             paced = name in ("rate", "steps", "arrivals", "send_tick")
             if paced and getattr(self, name) != field.default:
                 yield PLAN_TEXT.CLOSED_SCHEDULE(option=option_of(name))
-        if self.abort_on_fail and not self.require:
-            yield PLAN_TEXT.NOTHING_REQUIRED()
         if self.payload is not None and self.payload_template is not None:
             yield PLAN_TEXT.TWO_PAYLOADS()
         yield from self._header_complaints()
-        yield from self._stored_complaints()
         if self.resubscribe is not None and self.access_control:
             yield PLAN_TEXT.RESUBSCRIBE_RIGHTS()
 
@@ -348,6 +344,26 @@ class Scenario(BaseModel):
     def outside_bytes(self) -> int:
         """Bytes of a header that is not in the payload."""
         return 0 if self.header == "payload" else HEADER_BYTES
+
+    def setting(self, name: str) -> object:
+        """Return the value of a field that decides if others have an effect."""
+        return getattr(self, name, None)
+
+    def is_on(self, option: str) -> bool:
+        """Return True if an option has one of the values that follow it, or else any but off."""
+        words = option.split()
+        value = self.setting(words[0][2:].replace("-", "_"))
+        return str(value) in words if words[1:] else value not in (None, ()) and value is not False
+
+    def _idle_complaints(self) -> Iterator[str]:
+        """Refuse fields that have no effect without others."""
+        for name, field in self.fields().items():
+            idle = field.needs and not any(map(self.is_on, field.needs))
+            if idle and getattr(self, name) != field.default:
+                yield PLAN_TEXT.NO_EFFECT(option=field.option, needed=" or ".join(field.needs))
+        if self.separate_brokers and len(self.broker) == self.instances == 1:
+            needed = "several brokers or --instances"
+            yield PLAN_TEXT.NO_EFFECT(option="--separate-brokers", needed=needed)
 
     def _header_complaints(self) -> Iterator[str]:
         if self.header == "property" and self.mqtt != "5":
@@ -364,16 +380,6 @@ class Scenario(BaseModel):
         if size[0] < HEADER_BYTES and self.warmup + self.duration > SHORT_LIMIT_S:
             yield PLAN_TEXT.SIZE_AND_TIME(size=size[0], hours=SHORT_LIMIT_S // 3600)
 
-    def _stored_complaints(self) -> Iterator[str]:
-        """Refuse values of fields of some cases: brokers store nothing at QoS 0, and only QoS 1 has
-        exactly one acknowledgement for a message."""
-        if getattr(self, "durable", False) and self.qos == 0:
-            yield PLAN_TEXT.DURABLE_QOS()
-        if getattr(self, "acknowledge_every", 1) > 1 and self.qos != 1:
-            yield PLAN_TEXT.WITHHELD_QOS(qos=self.qos)
-        if getattr(self, "save_each", False) and self.broker not in PRIVATE_BROKERS:
-            yield PLAN_TEXT.ONLY_PRIVATE(option="--save-each")
-
     def _login_complaints(self) -> Iterator[str]:
         for name in ("user", "password"):
             if getattr(self, name) is None:
@@ -386,24 +392,22 @@ class Scenario(BaseModel):
                     yield PLAN_TEXT.LOGIN_IN_URL(option=option_of(name))
 
     def _tls_complaints(self) -> Iterator[str]:
-        if self.tls_key is not None and self.tls_certificate is None:
-            yield PLAN_TEXT.KEY_ALONE()
-        if self.tls_passphrase is not None and self.tls_certificate is None:
-            yield PLAN_TEXT.PASSPHRASE_ALONE()
         if self.tls_ciphers is not None and self.tls_version == "1.3":
             yield PLAN_TEXT.CIPHERS_OF_1_3()
         if self.tls_resume and "{device}" in (self.tls_certificate or ""):
             yield PLAN_TEXT.RESUMED_CERTIFICATES()
-        if all(url.partition("://")[0] in ("mqtt", "ws") for url in self.broker):
+        urls = (*self.broker, *getattr(self, "backend", ()))
+        if not self.tls and not any(url.startswith(ENCRYPTED) for url in urls):
             for name, field in self.fields().items():
                 if name.startswith("tls_") and getattr(self, name) != field.default:
-                    yield PLAN_TEXT.NOT_ENCRYPTED(option=option_of(name))
+                    written = f"no_{name}" if getattr(self, name) is False else name
+                    yield PLAN_TEXT.NOT_ENCRYPTED(option=option_of(written))
 
     def _fleet_complaints(self) -> Iterator[str]:
         if self.instances > 1 and any("://" in entry for entry in self.broker):
             yield PLAN_TEXT.INSTANCES_OF_URL()
-        for name in ("tls", "access_control"):
-            if getattr(self, name) and self.broker not in PRIVATE_BROKERS:
+        for name in ("tls", "access_control", "save_each"):
+            if getattr(self, name, False) and self.broker not in PRIVATE_BROKERS:
                 yield PLAN_TEXT.ONLY_PRIVATE(option=option_of(name))
         if self.client_id is not None and "{device}" not in self.client_id:
             yield PLAN_TEXT.ONE_CLIENT_ID(pattern=shown(self.client_id))

@@ -36,6 +36,7 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
         if tls.maximum is not None:
             context.maximum_version = _VERSIONS[tls.maximum]
         if tls.ciphers is not None:
+            options = f"--tls-ciphers {tls.ciphers}"
             context.set_ciphers(tls.ciphers)
         if tls.alpn is not None:
             context.set_alpn_protocols([tls.alpn])

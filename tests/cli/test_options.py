@@ -24,7 +24,7 @@ def test_every_field_of_a_case_is_an_option_and_no_other(case: str) -> None:
 
 def test_old_name_of_a_field_is_read_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     old, new = next(iter(RENAMED.items()))
-    assert getattr(read_scenario(CASES["fanin"], {old: "9"}), new) == 9
+    assert getattr(read_scenario(CASES["fanin"], {old: "9", "qos": "1"}), new) == 9
     with refused("TWICE", ScenarioError):
         read_scenario(CASES["fanin"], {old: "9", new: "8"})
     assert main(["fanin", "--help-all"]) == 0

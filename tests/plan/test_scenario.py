@@ -422,7 +422,8 @@ class TestFiles:
     def test_published_sizes(self) -> None:
         def load(case: str) -> Scenario:
             text = (SCENARIOS / f"{case}-published.toml").read_text(encoding="utf-8")
-            return build_scenario(case.removesuffix("-sec"), read_toml(text), {})
+            broker = {"broker": "mqtts://h"} if case.endswith("-sec") else {}
+            return build_scenario(case.removesuffix("-sec"), read_toml(text), broker)
 
         fanin, fanout, persistent = load("fanin"), load("fanout"), load("persistent")
         # The published command lines: SSLCipher=AES256, SSLClientMeth=TLSv12.
