@@ -40,12 +40,17 @@ from tests.run.fake_worker import FakeWorker
 SECRET = b"of this bench alone"
 TICK_S = 0.05
 DIAL_S = 1.0
+_DIALING = 20
+"""Handshakes at a time: they share this process, and those of all agents would time out."""
 WINDOW_S = 10.0
 TOPICS_EACH = 10
 """Of each worker: there is no load, but all have their share of each group."""
 
 
 # The agents -------------------------------------------------------------------------------------
+
+
+_COUNTERS = take_sample({})
 
 
 class _Channel:
@@ -86,7 +91,7 @@ class StandIns(LocalHost):
             worker.tick()
 
     def sample(self) -> HostSample:
-        return take_sample({})
+        return replace(_COUNTERS, time_ns=time.monotonic_ns())  # each would read the same ones
 
     async def close(self, grace_s: float, waited_for: Collection[int]) -> None:
         self._workers.clear()
@@ -110,13 +115,16 @@ class StandInAgent(Agent):
             self.workers.send_totals()
 
 
-async def _agent(coordinator: tuple[str, int], tls: ssl.SSLContext, joined: Joined) -> None:
+async def _agent(
+    coordinator: tuple[str, int], tls: ssl.SSLContext, joined: Joined, dialing: asyncio.Semaphore
+) -> None:
     agent, loop = StandInAgent(), asyncio.get_running_loop()
     while True:
         try:
-            await loop.create_connection(lambda: agent.link, *coordinator, ssl=tls)
+            async with dialing:
+                await loop.create_connection(lambda: agent.link, *coordinator, ssl=tls)
             break
-        except OSError:  # all handshakes share this process: some time out
+        except OSError:
             await asyncio.sleep(DIAL_S)
     agent.link.send(joined)
     samples = every(TICK_S, agent.tick), every(1.0, agent.send_counters)
@@ -132,7 +140,9 @@ async def _agents(settings: Mapping[str, Any]) -> None:
     offer, about = host_of(), (machine_identity(), versions(), environment())
     offers = (replace(offer, name=str(number)) for number in range(settings["hosts"]))
     print("ready", flush=True)
-    await asyncio.gather(*(_agent(coordinator, tls, Joined(one, *about)) for one in offers))
+    dialing = asyncio.Semaphore(_DIALING)
+    joined = (Joined(one, *about) for one in offers)
+    await asyncio.gather(*(_agent(coordinator, tls, one, dialing) for one in joined))
 
 
 # The coordinator --------------------------------------------------------------------------------

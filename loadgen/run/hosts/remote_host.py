@@ -398,6 +398,7 @@ async def listening(
             agents.make_link,
             address,
             port,
+            backlog=1024,  # all agents may connect at the same moment
             ssl=agents.context,
             ssl_handshake_timeout=HANDSHAKE_S,
             ssl_shutdown_timeout=CLOSE_S,
