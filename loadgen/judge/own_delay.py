@@ -31,7 +31,7 @@ CAUSE_SHARE = 0.5
 UNWATCHED_S = 0.5
 """Time without a watch in which a standstill of the broker can go unseen."""
 LOSS_LIMIT = 0.005
-"""Share of the segments sent again that can determine a p99: up to every other one is an answer."""
+"""Share of delayed segments that can determine a p99: up to every other one is an answer."""
 OTHER_HOSTS_TIMES = 3.0
 """A host whose figure is this many times that of another host has another kind of network path."""
 EDGE_SHARE = 0.05
@@ -87,11 +87,13 @@ class HostDelay:
     pushed_back_p99_us: float | None = None  # the wait of publishers for their sockets
     segments: int = 0  # of TCP, sent by the host
     retransmitted: int = 0
+    arrived_late: int = 0  # segments that came out of order or twice, since others had been lost
 
     @property
     def loss(self) -> float:
-        """Share of the segments that were sent again; 0.0 if they are few."""
-        return self.retransmitted / self.segments if self.retransmitted > 9 else 0.0
+        """Share of lost segments, in the worse direction; 0.0 if they are few."""
+        lost = max(self.retransmitted, self.arrived_late)
+        return lost / max(self.segments, lost) if lost > 9 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +176,7 @@ def cut_off(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
 
 
 def lossy(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
-    """Find hosts that sent far more segments again than another: the broker loses those of all."""
+    """Find hosts of which far more segments were lost: the broker loses those of all hosts."""
     del bounds
     hosts = generator.own_delay.hosts
     yield from _odd({host.name: host.loss for host in hosts if host.segments}, LOSS_LIMIT)
@@ -249,7 +251,8 @@ def late_s(generator: Generator, bounds: DelayBounds, unread: bool) -> float:
     delay = generator.own_delay
     if not saturated(generator, bounds):
         return 0.0
-    if generator.busy_share > BUSY_SHARE_LIMIT or unread:
+    slow_path = any(True for rule in (lossy, pressed) for _ in rule(generator, bounds))
+    if generator.busy_share > BUSY_SHARE_LIMIT or unread or slow_path:
         return bounds.window_s
     cut_s = sum(cut.within(0, bounds.window_s) for cut in delay.cuts)
     return min(bounds.window_s, delay.stalled_s + cut_s + own_p99_us(delay, bounds) / 1e6)

@@ -76,6 +76,7 @@ def facts_of(
     sums = imbalances(window, total, witness if complete else None, observed=observed)
     connects = _connects(plan, state)
     kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
+    own_delay = _own_delay(state, state.tally, state.result_window)
     messages = Messages(
         qos=plan.needs.qos,
         window=ledger,
@@ -84,7 +85,7 @@ def facts_of(
         proven=complete or not state.messages,
         lost_named=state.lost_named,
         held_when_cut=held_when_cut,
-        waiting=total.waiting if state.waiting else 0,
+        waiting=total.waiting if state.waiting and not own_delay.cuts else 0,
         refusals=witness.refusals,
         refusal=printable(witness.refusal, LONGEST_TEXT),
         violation=printable(witness.violation, LONGEST_TEXT),
@@ -109,7 +110,7 @@ def facts_of(
         messages=messages,
         generator=Generator(
             busy_share=state.tally.busy_share_max(),
-            own_delay=_own_delay(state, state.tally, state.result_window),
+            own_delay=own_delay,
             send_delay_limit_us=case.send_delay_limit_us,
             send_tick_us=plan.send_tick_us,
         ),
@@ -181,6 +182,7 @@ def _host_delay(
         pushed_back_p99_us=tally.p99_us("measure", "pushed_back", number),
         segments=network["sent_segments"],
         retransmitted=network["retransmitted_segments"],
+        arrived_late=network["out_of_order_segments"] + network["repeated_segments"],
     )
 
 

@@ -22,8 +22,7 @@ _STEAL_COLUMN = 8
 SAMPLES_LIMIT = 4096
 """Limit of the samples; above it, every other sample is dropped."""
 GAP_NS = NS // 10
-GAPS_LIMIT = 1000
-"""Last gaps that are kept."""
+GAPS_LIMIT = 1000  # the last gaps are kept
 SILENCE_NS = NS // 4
 """Least time without anything from an agent that is a silence: agents send every 20 to 100 ms. Over
 a long path it is a round trip more."""
@@ -55,16 +54,11 @@ class HostAttendance:
         self.gaps: deque[tuple[int, int]] = deque(maxlen=GAPS_LIMIT)
         self._turn_ns = 0
 
-    def turn(self) -> bool:
-        """Note that the process runs; call this many times within `GAP_NS`.
-
-        Return True after a gap.
-        """
+    def turn(self) -> None:
+        """Note that the process runs; call this many times within `GAP_NS`."""
         before_ns, self._turn_ns = self._turn_ns, time.monotonic_ns()
-        is_gap = before_ns > 0 and self._turn_ns - before_ns >= GAP_NS
-        if is_gap:
+        if before_ns > 0 and self._turn_ns - before_ns >= GAP_NS:
             self.gaps.append((before_ns, self._turn_ns))
-        return is_gap
 
 
 def throttled_ns(cpu_stat: str) -> int | None:
@@ -162,6 +156,12 @@ def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
                 for column, value in zip(columns.split(), values.split()[1:], strict=False):
                     counters[f"{table}.{column}"] = int(value)
     return {name: counters[key] for name, key in _TCP_COUNTERS.items() if key in counters}
+
+
+def retransmitted_data() -> int:
+    """Return the number of retransmitted segments; an unanswered SYN can be the broker's fault."""
+    counters = network_counters()
+    return counters.get("retransmitted_segments", 0) - counters.get("syn_retransmits", 0)
 
 
 def difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -131,7 +131,8 @@ def test_a_process_that_did_not_run_witnesses_its_gap(monkeypatch: pytest.Monkey
     turns = iter((5_000_000, 104_000_000, 204_000_005, 204_000_006))
     monkeypatch.setattr(time, "monotonic_ns", lambda: next(turns))
     attendance = HostAttendance()
-    assert [attendance.turn() for _ in range(4)] == [False, False, True, False]
+    for _ in range(4):
+        attendance.turn()
     assert [*attendance.gaps] == [(104_000_000, 204_000_005)]
 
 

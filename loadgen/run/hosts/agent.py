@@ -24,7 +24,7 @@ from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_load import LoadWatch
-from loadgen.run.host_watch import HostAttendance
+from loadgen.run.host_watch import GAP_NS, HostAttendance
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, tls_of
 from loadgen.run.hosts.clocks import ClockWatch, RoundTrip
@@ -50,8 +50,6 @@ _SAMPLE_S = 1.0
 _CONNECT_S = 30.0
 _DIAL_S = 1.0
 _REACH_S = 5.0
-
-
 RELEASED = "the coordinator released it"
 
 
@@ -158,6 +156,7 @@ class Agent:
                 self.clock.add(RoundTrip(sent_ns, now_ns, time.monotonic_ns()))
             case messages.WorkerCommand() if self.workers is not None:
                 if message.frame.get("op") == "conclude":
+                    self._attendance.turn()
                     self.send_counters()
                 self.workers.forward(message, self.offset_ns)
             case messages.SharedPlan(plan) if self.workers is not None:
@@ -245,6 +244,10 @@ class Agent:
         while True:
             estimate = self.clock.estimate(time.monotonic_ns())
             self.link.send(messages.Ping(time.monotonic_ns(), estimate))
+            round_trip_ns = self.link.round_trip_ns()
+            if estimate is not None and round_trip_ns >= GAP_NS + estimate.round_trip_ns:
+                now_ns = time.monotonic_ns()
+                self.path.add_silence(now_ns - round_trip_ns, now_ns)
             workers = self.workers
             if estimate is not None and workers is not None and workers.configured:
                 clock = {"op": "clock", "offset_ns": estimate.offset_ns}
@@ -253,9 +256,8 @@ class Agent:
             await asyncio.sleep(PING_S if count > _FIRST_PINGS else PING_S / 10)
 
     def send_totals(self) -> None:
-        """Send changes of the live page; a run may end before a gap would be sent in its turn."""
-        if self._attendance.turn():
-            self.send_counters()
+        """Send changes of the live page."""
+        self._attendance.turn()
         if self.workers is not None:
             self.workers.send_totals()
 

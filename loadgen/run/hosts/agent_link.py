@@ -8,7 +8,9 @@ has the same secret and version.
 import asyncio
 import datetime
 import hashlib
+import socket
 import ssl
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from loadgen.scratch import memory_directory
 from loadgen.worker.frames import FrameReader
 
 HANDSHAKE_S = 5.0
+_ROUND_TRIP_AT = 68  # tcpi_rtt, a number of four bytes, in the kernel's tcp_info
 CLOSE_S = 2.0
 """Longest time for the other side to confirm the end of TLS."""
 
@@ -103,6 +106,14 @@ class AgentLink(asyncio.Protocol):
         assert self._transport is not None
         address, port, *_ = self._transport.get_extra_info("peername")
         return address, port
+
+    def round_trip_ns(self) -> int:
+        """Return the kernel's estimate, which no busy process delays; 0 without a connection."""
+        if self._transport is None:
+            return 0
+        connection = self._transport.get_extra_info("socket")
+        data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_AT + 4)
+        return int.from_bytes(data[_ROUND_TRIP_AT:], sys.byteorder) * 1000
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None

@@ -59,6 +59,7 @@ async def test_messages_go_both_ways() -> None:
         for message in sent:
             there.link.send(message)
         assert [await here.next() for _ in sent] == sent
+        assert 0 < here.link.round_trip_ns() < 1e9
 
 
 @pytest.mark.parametrize("secret", [b"x" * 32, SECRET + b"x", SECRET[:-1], b""])

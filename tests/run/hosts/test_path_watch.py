@@ -2,10 +2,13 @@
 
 import asyncio
 import socket
+import time
 
 import pytest
 
 from loadgen.run.hosts import path_watch
+from loadgen.run.hosts.agent import Agent
+from loadgen.run.hosts.clocks import RoundTrip
 from loadgen.run.hosts.path_watch import PathWatch
 
 NOWHERE = ("192.0.2.1", 1883)
@@ -38,7 +41,26 @@ async def test_a_silence_is_of_the_path_if_no_connection_is_accepted(
         assert await silences(there, 0.8) == []
     assert await silences(there, 0.8) == []  # refused: its host answers
     monkeypatch.setattr(path_watch, "open_socket", lost)
+    monkeypatch.setattr(path_watch, "retransmitted_data", lambda: 7)
     (seconds,) = await silences(NOWHERE, 0.8)
     assert 0.6 < seconds < 2
     assert await silences(NOWHERE, 0.0) == []
     assert await silences(NOWHERE, 0.8, a_second=0) == []
+    # A host that only sends has no answers, but retransmits.
+    looks = iter((7, 7))
+    monkeypatch.setattr(path_watch, "retransmitted_data", lambda: next(looks, 9))
+    (seconds,) = await silences(NOWHERE, 0.8, a_second=0)
+    assert 0.6 < seconds < 2
+
+
+@pytest.mark.parametrize(("round_trip_s", "found"), [(0.05, False), (0.25, True)])
+async def test_a_slow_link_to_the_coordinator_is_a_silence(
+    monkeypatch: pytest.MonkeyPatch, round_trip_s: float, found: bool
+) -> None:
+    agent, now_ns = Agent(), time.monotonic_ns()
+    agent.clock.add(RoundTrip(now_ns, now_ns, now_ns))
+    monkeypatch.setattr(agent.link, "round_trip_ns", lambda: int(round_trip_s * 1e9))
+    pinging = asyncio.create_task(agent.ping())
+    await asyncio.sleep(0.3)
+    pinging.cancel()
+    assert len(agent.path.silences) == found
