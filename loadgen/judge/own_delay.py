@@ -254,8 +254,9 @@ def late_s(generator: Generator, bounds: DelayBounds, unread: bool) -> float:
     slow_path = any(True for rule in (lossy, pressed) for _ in rule(generator, bounds))
     if generator.busy_share > BUSY_SHARE_LIMIT or unread or slow_path:
         return bounds.window_s
-    cut_s = sum(cut.within(0, bounds.window_s) for cut in delay.cuts)
-    return min(bounds.window_s, delay.stalled_s + cut_s + own_p99_us(delay, bounds) / 1e6)
+    unseen = (*delay.cuts, *(gap for gap in delay.gaps if gap.watcher))
+    unseen_s = sum(gap.within(0, bounds.window_s) for gap in unseen)
+    return min(bounds.window_s, delay.stalled_s + unseen_s + own_p99_us(delay, bounds) / 1e6)
 
 
 def _stall_values(delay: OwnDelay, bounds: DelayBounds) -> Values:

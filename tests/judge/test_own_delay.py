@@ -202,6 +202,9 @@ def test_what_nobody_watched_is_unknown(window_s: float, gap: DelayGap, unknown:
     assert is_saturated(own, bounds) is unknown
     processes = [one["process"] for one in own_delay.unwatched(Generator(own_delay=own), bounds)]
     assert processes == [gap.process] * unknown
+    # What a watcher did not see is no backlog of the broker.
+    late_s = own_delay.late_s(Generator(own_delay=own), bounds, unread=False)
+    assert late_s == (gap.within(0, window_s) if unknown and gap.watcher else 0)
 
 
 def test_a_busy_loop_needs_workers_and_a_starved_one_a_processor() -> None:
