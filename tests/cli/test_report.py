@@ -66,7 +66,8 @@ def fabricated(monkeypatch: pytest.MonkeyPatch) -> None:
             },
         )
         failed = getattr(scenario, "devices", 0) > 30_000
-        verdict = Verdict((Reason("LOST", "1 delivery"),) if failed else ())
+        code = "GENERATOR_SATURATED" if name.startswith("mqtts") else "LOST"
+        verdict = Verdict((Reason(code, "1 delivery"),) if failed else ())
         return RunResult(directory, verdict, False, True, facts_with(sent=1))
 
     monkeypatch.setattr(Testbed, "run", run)
@@ -112,14 +113,18 @@ async def test_a_limit_is_told_with_the_load_that_failed_and_not_with_a_spread(
 ) -> None:
     names = (("Producers", "producers", "limit"), ("99P latency", "microseconds", "p99"))
     item = ReportItem("fanin", "fanin", "devices", rows=tuple(ReportRow(*row) for row in names))
-    plan = ReportPlan((ReportBroker("a 1", ("mqtt://a",)),), (Measurement(item, 1),), (), 1.0, {})
+    broker = ReportBroker("a 1", ("mqtt://a",), ("mqtts://a",))
+    both = Measurement(item, 1), Measurement(item, 1, secured=True)
+    plan = ReportPlan((broker,), both, (), 1.0, {})
     async with Testbed() as testbed:
         result = await play_report(plan, tmp_path / "r", testbed, "digest")
     report = report_document(result)
     document = json.loads(
         write_report(report, tmp_path / "r", "report")["report.json"].read_bytes()
     )
-    limit, p99 = document["rows"]
+    limit, p99, *_ = document["rows"]
+    assert [text.split()[0] for text in document["limitations"]].count("fanin.SEC") == 1
+    assert not any(text.startswith("fanin ") for text in document["limitations"])
     assert 30_000 / 1.05 <= limit["value"] <= 30_000
     assert limit["spread"] is None and limit["value"] * (1 + limit["within"]) > 30_000
     assert 0 < limit["within"] <= 0.05

@@ -475,7 +475,7 @@ def _limitations(
     if isinstance(cores, int):
         yield REPORT_TEXT.SAME_HOST(cores=cores)
     for entry in shown:
-        about = {"case": entry.measurement.item.name, "broker": entry.broker}
+        about = {"case": entry.measurement.name, "broker": entry.broker}
         row = entry.row
         if row is None or not row.runs:
             told = "nothing was measured" if row is None else verdict_of(row)
