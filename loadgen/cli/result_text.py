@@ -128,7 +128,7 @@ def _parts(card: ScoreCard, directory: Path, paper: Paper) -> Iterator[tuple[str
         yield "remark", name(remark.detail)
     curves = card.curves
     if paper.terminal:
-        yield from _charts(card, curves, min(_MOST_BARS, paper.width - 40))
+        yield from _charts(card, curves, min(_MOST_BARS, max(8, paper.width - 40)))
     timed = card.latency.get("connect")
     if card.has_messages and timed is not None and timed.p99_us is not None:
         counts = card.counts
