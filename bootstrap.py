@@ -178,11 +178,14 @@ def main(arguments: list[str]) -> int:
     # Tests read their files in UTF-8, also where the locale has another encoding.
     os.environ["PYTHONUTF8"] = "1"
     if verb == "demo":
-        return run([TOOLS / "loadgen", "demo", *rest])
+        os.execv(TOOLS / "loadgen", ["loadgen", "demo", *rest])  # Ctrl-C is for it alone
     if verb == "quick":
         return quick(changed="--changed" in rest)
     return run([PYTHON, "-m", "pytest", *rest]) if rest else test_all()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+    try:
+        raise SystemExit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 import orjson
 
 from loadgen.cli.mqttbench import import_clients, without_comments
-from loadgen.cli.options import Flags
-from loadgen.errors import CannotRunError, ScenarioError, UsageError
+from loadgen.cli.options import Flags, write_new
+from loadgen.errors import ScenarioError, UsageError
 from loadgen.sentences import CLI_TEXT
 
 _LIMIT_BYTES = 1 << 30
@@ -28,11 +27,11 @@ def import_mqttbench(flags: Flags) -> int:
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(("client_id", "username", "password"))
         writer.writerows((name, user or "", word or "") for name, user, word in imported.clients)
-        _write(clients, lines.getvalue(), 0o600)
+        write_new(clients, lines.getvalue(), 0o600)
     if out is None:
         sys.stdout.write(imported.toml)
     else:
-        _write(out, imported.toml, 0o644)
+        write_new(out, imported.toml, 0o644)
     case = imported.scenario.case
     notes = [f"run it with: loadgen {case} --scenario {out or 'FILE'}", *imported.notes]
     print("\n".join(notes), file=sys.stderr)
@@ -57,15 +56,3 @@ def _parsed(path: Path) -> object:
     except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
         where = f", line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else ""
         raise ScenarioError(CLI_TEXT.CLIENT_LIST_NOT_JSON(shown=shown, where=where)) from None
-
-
-def _write(path: Path, text: str, mode: int) -> None:
-    try:
-        # The mode is there from the first byte: the file may hold passwords.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise CannotRunError(
-            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=error.strerror)
-        ) from None

@@ -3,8 +3,8 @@
 import typer
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.cli.options import Flags, declared
-from loadgen.errors import CannotRunError, UsageError
+from loadgen.cli.options import Flags, declared, write_new
+from loadgen.errors import UsageError
 from loadgen.plan.groups import wildcard_of
 from loadgen.plan.scenario import toml_lines
 from loadgen.sentences import CLI_TEXT
@@ -34,13 +34,7 @@ def write_scenario(flags: Flags) -> int:
     path = flags["file"]
     if path.exists():
         raise UsageError(CLI_TEXT.EXISTS(path=str(path)[:200]))
-    text = _scenario_text(_answers(flags))
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        shown = str(path)[:200]
-        raise CannotRunError(CLI_TEXT.NOT_WRITTEN(path=shown, reason=error.strerror)) from None
+    write_new(path, _scenario_text(_answers(flags)))
     print(f"loadgen run {path}")
     return 0
 

@@ -6,6 +6,7 @@ text. Values stay text until the scenario reads them, so that one rule checks th
 
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario, require_groups
 from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
-from loadgen.errors import ScenarioError, UsageError
+from loadgen.errors import CannotRunError, ScenarioError, UsageError
 from loadgen.plan.fields import Count, FieldKind, Flag, option_of
 from loadgen.plan.scenario import FILE_LIMIT_CHARACTERS, Scenario, read_toml
 from loadgen.plan.units import shown
@@ -249,14 +250,14 @@ def cases_app(name: str, command: Callable[[Case[Any]], Callable[..., int]]) -> 
     return app
 
 
-def named_values(pairs: Sequence[str]) -> dict[str, object]:
+def named_values(pairs: Sequence[str], form: str = "") -> dict[str, object]:
     """Return the values of `--set NAME=VALUE`; raises ScenarioError for other forms or repeats."""
     values: dict[str, object] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or not name:
-            raise ScenarioError(CLI_TEXT.SET_FORM())
+            raise ScenarioError(form or CLI_TEXT.SET_FORM())
         if name in values:
             raise ScenarioError(CLI_TEXT.SET_TWICE(name=name[:60]))
         values[name] = value
@@ -275,6 +276,8 @@ def read_scenario(case: Case[Any], flags: Flags) -> Scenario:
         if name in chosen:
             raise ScenarioError(CLI_TEXT.OPTION_AND_SET(name=name))
         chosen[name] = value
+    if flags.get("long") and flags.get("quiet"):
+        raise UsageError(CLI_TEXT.LONG_AND_QUIET())
     path = flags.get("scenario")
     keys = None if path is None else _file(path)
     named = (keys or {}).get("case", case.name) if case.takes_file else case.name
@@ -298,6 +301,19 @@ def _warn_of_readers(path: Path) -> None:
             f"loadgen: other users can read {shown}, which has a password; use chmod 600 {shown}",
             file=sys.stderr,
         )
+
+
+def write_new(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write a file that must not exist; raises CannotRunError."""
+    try:
+        # The mode is there from the first byte: the file may hold passwords.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CannotRunError(
+            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=error.strerror)
+        ) from None
 
 
 _SCENARIOS = "scenarios"

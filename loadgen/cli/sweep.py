@@ -12,6 +12,7 @@ from loadgen.cli.search import searched, with_thresholds
 from loadgen.cli.search_view import progress_of, sweep_lines
 from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.fields import option_of
+from loadgen.plan.scenario import ENCRYPTED
 from loadgen.plan.units import parse_count
 from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import table_of
@@ -24,14 +25,13 @@ Axes = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 def _axes(pairs: list[str]) -> Axes:
-    axes = []
-    for pair in pairs:
-        field, equals, values = pair.partition("=")
-        texts = tuple(text.strip() for text in values.split(","))
-        if not equals or not field.strip() or not all(texts):
-            raise ScenarioError(CLI_TEXT.SWEEP_FORM())
-        axes.append((field.strip().replace("-", "_"), texts))
-    return tuple(axes)
+    axes = tuple(
+        (name, tuple(text.strip() for text in str(values).split(",")))
+        for name, values in options.named_values(pairs, CLI_TEXT.SWEEP_FORM()).items()
+    )
+    if not all(text for _, texts in axes for text in texts):
+        raise ScenarioError(CLI_TEXT.SWEEP_FORM())
+    return axes
 
 
 def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
@@ -61,7 +61,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
 
 def one_of(brokers: Sequence[str]) -> list[str]:
     """Return a broker whose scenario can have the options of all: plain ones have no TLS."""
-    encrypted = [url for url in brokers if url.startswith(("mqtts:", "wss:"))]
+    encrypted = [url for url in brokers if url.startswith(ENCRYPTED)]
     return (encrypted or [*brokers])[:1]
 
 
@@ -79,7 +79,7 @@ def played(grid: Sweep, kind: str, flags: options.Flags) -> SweepResult:
 
 def _show(result: SweepResult, flags: options.Flags) -> int:
     if not result.measured:
-        tell([f"loadgen: interrupted before anything was measured; see {result.directory}"])
+        tell(["loadgen: interrupted before anything was measured"])
         return result.exit_status
     table, brief = table_of(result), flags["quiet"]
     report = sweep_report(table)

@@ -126,20 +126,24 @@ def directory_or_new(out: str | Path | None, name: str) -> Iterator[Path]:
     """Make a directory before anything starts: `out`, or a default one, which no other process uses
     even in the same second. What was made and stays empty is removed.
     """
+    if out == "":
+        raise RunDirectoryError(RUN_TEXT.NO_DIRECTORY())
     default = default_directory(datetime.now(UTC), name)
     path = default if out is None else Path(out)
-    # Other processes may be about to use the parent of a default one.
-    missing = [above for above in path.parents if out is not None and not above.exists()]
+    missing = [above for above in path.parents if not above.exists()]
     made: list[Path] = []
+    tries = range(20 if out is None else 0)
     try:
         with directory_errors(path):
             while not made and (out is None or not path.is_dir()):
                 try:
                     make_private(path)
                     made = [path, *missing]
-                except FileExistsError:
-                    if out is not None or not path.exists():
+                except (FileExistsError, FileNotFoundError):
+                    # Other processes make and remove these, too.
+                    if not tries:
                         raise
+                    tries = tries[1:]
                     path = numbered(default)
         yield path
     finally:

@@ -192,6 +192,18 @@ def test_help_and_wrong_options_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_ctrl_c_while_modules_load_is_silent_and_status_130() -> None:
+    code = (
+        "import sys; from loadgen.__main__ import main\n"
+        "class Loading:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'loadgen.cli.app': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Loading()); main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 def test_a_run_does_without_numba_in_the_process_that_conducts_it() -> None:
     code = (
         "import atexit, importlib, sys; from loadgen.cli.main import main;"

@@ -5,7 +5,9 @@ DIR/ENTRIES.jsonl   one line for each part that has ended, written as it ends
 DIR/FOLDER/         a run directory, or a search directory, for each part
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +21,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.run.redaction import printable, redact_command
 from loadgen.run.rundir import (
     directory_errors,
+    exclusive,
     make_folder,
     numbered,
     require_free,
@@ -41,6 +44,22 @@ class Journal(Generic[Entry]):
     entries_name: str
     folder: str
     entry: type[Entry]
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep other processes out of the directory; leave nothing if no part came to anything."""
+        with exclusive(self.directory):
+            try:
+                yield
+            finally:
+                definition = self.directory / f"{self.kind}.json"
+                ended = (self.directory / f"{self.entries_name}.jsonl").exists()
+                if definition.exists() and not ended:
+                    for folder, _, _ in os.walk(self.directory, topdown=False):
+                        with suppress(OSError):
+                            Path(folder).rmdir()
+                    if [*self.directory.iterdir()] == [definition]:
+                        definition.unlink()
 
     def begun(self, digest: str = "", other: Sentence | None = None) -> dict[str, Any] | None:
         """Return the definition that an earlier start wrote, None in a new directory.

@@ -9,6 +9,7 @@ reads the steps back and continues; an interrupted step is played again.
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -26,6 +27,8 @@ from loadgen.errors import (
     BrokerUnreachableError,
     HostLimitError,
     RunDirectoryError,
+    ScenarioError,
+    reword,
 )
 from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
@@ -50,7 +53,6 @@ from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.preflight import tls_context
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
-from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.secrets import with_secrets
@@ -88,6 +90,17 @@ class Search:
     require: Require
     step_s: float | None = None
     limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ScenarioError if a step cannot be played."""
+        if getattr(self.scenario, "steps", None) is not None:
+            raise ScenarioError(RUN_TEXT.SEARCHED_STEPS())
+        try:
+            step_scenario(self, Probe(self.aim.start, "first"))
+        except ScenarioError as error:
+            # The step's own time is the only field that is checked for the first time here.
+            reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
+            raise
 
     @property
     def case(self) -> Case[Any]:
@@ -203,7 +216,7 @@ async def search(
     """
     journal = journal_of(directory)
     shown = printable(str(directory), 200)
-    with exclusive(directory):
+    with journal.opened():
         document = journal.begun(spec.digest, RUN_TEXT.OTHER_SEARCH)
         if document is None:
             notice = {"notice": spec.case.notice} if spec.case.notice else {}

@@ -13,7 +13,6 @@ not be run has the error; it does not end the sweep, and the next start tries th
 """
 
 import itertools
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,18 +20,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loadgen.cases.registry import build_scenario, vary
-from loadgen.errors import CannotRunError, LoadgenError, RunDirectoryError, ScenarioError, reword
-from loadgen.judge.next_step import PRECISION, Aim, Probe
+from loadgen.errors import CannotRunError, LoadgenError, RunDirectoryError, ScenarioError
+from loadgen.judge.next_step import PRECISION, Aim
 from loadgen.plan.fields import Texts, redact_url
 from loadgen.plan.removed import with_removed
-from loadgen.plan.scenario import Scenario
+from loadgen.plan.scenario import ENCRYPTED, Scenario
 from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
-from loadgen.run.rundir import exclusive, numbered
+from loadgen.run.rundir import numbered
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
-from loadgen.run.search.search import Search, SearchState, search, step_scenario
+from loadgen.run.search.search import Search, SearchState, search
 from loadgen.run.testbed import Testbed, run_unspoiled
 from loadgen.sentences import RUN_TEXT
 
@@ -159,8 +158,6 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
         raise ScenarioError(RUN_TEXT.FEW_REPETITIONS(repeat=grid.repeat))
     names = [name for name, _ in grid.axes]
     for name in names:
-        if names.count(name) > 1:
-            raise ScenarioError(RUN_TEXT.SWEPT_TWICE(field=name))
         field = grid.scenario.fields().get(name)
         many = isinstance(field, Texts) and name != "broker"
         if name == "case" or many or (field is not None and field.load == "kind"):
@@ -169,6 +166,8 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
     for name, choices in grid.axes:
         if not choices:
             raise ScenarioError(RUN_TEXT.NO_VALUE(field=name))
+        if again := next((one for one in choices if choices.count(one) > 1), ""):
+            raise ScenarioError(RUN_TEXT.VALUE_TWICE(field=name, value=again, first=""))
         total *= len(choices)
     if total > POINTS_LIMIT:
         raise ScenarioError(RUN_TEXT.MANY_RUNS(total=total, most=POINTS_LIMIT))
@@ -179,17 +178,12 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
         search = None if grid.search is None else grid.search(scenario)
         if search is not None and search.aim.field in values:
             raise ScenarioError(RUN_TEXT.SEARCHED(field=search.aim.field))
-        try:
-            if search is not None:
-                step_scenario(search, Probe(search.aim.start, "first"))
-        except ScenarioError as error:
-            # The step's own time is the only field that is checked for the first time here.
-            reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
-            raise
         key = key_of(scenario, search)
         shown = {name: _shown(name, value) for name, value in values.items()}
-        # 10k and 10000 are one value.
-        points.setdefault(key, SweepPoint(shown, scenario, search, key))
+        before = points.setdefault(key, SweepPoint(shown, scenario, search, key))
+        for swept in (name for name in names if before.values[name] != shown[name]):
+            value, first = shown[swept], before.values[swept]  # 10k and 10000
+            raise ScenarioError(RUN_TEXT.VALUE_TWICE(field=swept, value=value, first=first))
     return tuple(points.values())
 
 
@@ -204,7 +198,7 @@ def key_of(scenario: Scenario, search: Search | None = None) -> str:
 
 def for_broker(scenario: Scenario, url: str) -> Scenario:
     """Return the scenario for this broker: plain connections have no TLS options."""
-    if url.partition("://")[0] not in ("mqtt", "ws"):
+    if not url or url.startswith(ENCRYPTED) or scenario.tls:
         return scenario
     kept = scenario.model_fields_set - {"case"}
     fields = {name: getattr(scenario, name) for name in kept if not name.startswith("tls_")}
@@ -237,7 +231,7 @@ async def sweep(
         for repetition in repetitions
         for point in (points if repetition % 2 else reversed(points))
     ]
-    with exclusive(directory):
+    with journal.opened():
         results = _begin(grid, points, journal, testbed.command)
         interrupted, last_repetition = False, 0
         for number, (point, repetition) in enumerate(turns, start=1):

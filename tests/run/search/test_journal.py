@@ -39,6 +39,19 @@ def test_a_part_that_was_cut_off_keeps_its_directory(tmp_path: Path) -> None:
     assert one.new_part("01-500") == tmp_path / "places" / "01-500-2"
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_start_that_came_to_nothing_leaves_no_file(tmp_path: Path, kept: bool) -> None:
+    one = journal(tmp_path / "s")
+    with pytest.raises(ZeroDivisionError), one.opened():
+        one.begin({}, ())
+        part = one.new_part("01-500") / "intervals"
+        part.mkdir(parents=True)
+        if kept:
+            (part / "1.parquet").touch()
+        raise ZeroDivisionError
+    assert (tmp_path / "s" / "hunt.json").exists() == (tmp_path / "s").exists() == kept
+
+
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps("hunt")])
 def test_a_damaged_document_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "hunt.json").write_text(text)
