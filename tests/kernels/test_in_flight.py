@@ -7,21 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.kernels.in_flight import (
-    FREE,
-    RECEIVED_BYTES,
-    InFlight,
-    Sender,
-    accept_qos2,
-    acquire,
-    answer,
-    awaited_answer,
-    forget_received,
-    redelivery_order,
-    release,
-    release_qos2,
-    set_capacity,
-)
+from loadgen.kernels import in_flight
 from loadgen.mqtt.constants import PUBACK, PUBCOMP, PUBREC
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker import messaging
@@ -35,9 +21,10 @@ _PLAN = messaging.tiny_plan()
 
 def _fleet(width: int = _WIDTH, capacity: int = 0) -> PlannedFleet:
     fleet = build_fleet(_PLAN, _PLAN.workers[0])
-    fleet.replace(senders=Sender.rows(_ROWS), window=InFlight.grid(width, _ROWS))
+    window = in_flight.InFlight.grid(width, _ROWS)
+    fleet.replace(senders=in_flight.Sender.rows(_ROWS), window=window)
     for row in range(_ROWS):
-        set_capacity(fleet, row, capacity)
+        in_flight.set_capacity(fleet, row, capacity)
     return fleet
 
 
@@ -69,7 +56,7 @@ def test_a_window_against_a_model(steps: list[tuple[int, int, int]]) -> None:
     for sequence, (step, row, number) in enumerate(steps):
         known = model[row]
         if step == 0:
-            packet_id = acquire(fleet, row, number, sequence, -sequence, sequence * 10)
+            packet_id = in_flight.acquire(fleet, row, number, sequence, -sequence, sequence * 10)
             assert (packet_id == 0) == (len(known) >= capacity[row])
             if packet_id:
                 assert 1 <= packet_id <= _WIDTH
@@ -78,17 +65,17 @@ def test_a_window_against_a_model(steps: list[tuple[int, int, int]]) -> None:
                 known[packet_id] = _Message(PUBACK if number == 1 else PUBREC, sequence)
         elif step == 1:
             capacity[row] = min(number, _WIDTH)
-            assert set_capacity(fleet, row, number) == capacity[row]
+            assert in_flight.set_capacity(fleet, row, number) == capacity[row]
         elif step == 2:
             for packet_id in known:
-                release(fleet, row, packet_id)
+                in_flight.release(fleet, row, packet_id)
             known.clear()
         else:
             message = known.get(number)
-            awaited = awaited_answer(fleet, row, number)
-            assert awaited == (message.awaits if message else FREE)
+            awaited = in_flight.awaited_answer(fleet, row, number)
+            assert awaited == (message.awaits if message else in_flight.FREE)
             if message and awaited == abs(step):
-                answer(fleet, row, number, step < 0)
+                in_flight.answer(fleet, row, number, step < 0)
                 message.awaits = PUBCOMP
                 if step != PUBREC:
                     del known[number]
@@ -100,18 +87,18 @@ def _check(fleet: PlannedFleet, row: int, known: dict[int, _Message], capacity: 
     assert fleet.senders[row].capacity == capacity
     assert fleet.senders[row].in_flight == len(known)
     awaits = fleet.window[:, row]["awaits"].tolist()
-    states = {slot + 1: awaited for slot, awaited in enumerate(awaits) if awaited != FREE}
+    states = {slot + 1: awaited for slot, awaited in enumerate(awaits) if awaited != in_flight.FREE}
     assert states == {packet_id: message.awaits for packet_id, message in known.items()}
     by_age = sorted(known, key=lambda packet_id: known[packet_id].sequence)
-    assert (redelivery_order(fleet, row) + 1).tolist() == by_age
+    assert (in_flight.redelivery_order(fleet, row) + 1).tolist() == by_age
 
 
 def test_identifier_comes_back_as_late_as_possible() -> None:
     fleet = _fleet(capacity=_WIDTH)
     taken = []
     for sequence in range(3 * _WIDTH):
-        taken.append(acquire(fleet, 0, 1, sequence, 0, 0))
-        answer(fleet, 0, taken[-1], False)
+        taken.append(in_flight.acquire(fleet, 0, 1, sequence, 0, 0))
+        in_flight.answer(fleet, 0, taken[-1], False)
     assert taken == [1, 2, 3, 4, 5] * 3
 
 
@@ -120,11 +107,11 @@ def test_widest_window() -> None:
     widest = 65_000  # the last identifiers stay for SUBSCRIBE and UNSUBSCRIBE
     fleet = _fleet(widest, capacity=65_535)
     assert fleet.senders[0].capacity == widest
-    ids = {acquire(fleet, 0, 1, n, 0, n) for n in range(widest)}
+    ids = {in_flight.acquire(fleet, 0, 1, n, 0, n) for n in range(widest)}
     assert ids == set(range(1, widest + 1))
-    assert acquire(fleet, 0, 1, 0, 0, 0) == 0
-    assert awaited_answer(fleet, 0, 65_535) == FREE
-    assert awaited_answer(fleet, 0, widest) == PUBACK
+    assert in_flight.acquire(fleet, 0, 1, 0, 0, 0) == 0
+    assert in_flight.awaited_answer(fleet, 0, 65_535) == in_flight.FREE
+    assert in_flight.awaited_answer(fleet, 0, widest) == PUBACK
     assert fleet.window[widest - 1, 0].sent_ns == widest - 1
 
 
@@ -141,17 +128,17 @@ def test_widest_window() -> None:
 @QUICK
 def test_received_identifiers_against_a_model(steps: list[tuple[str, int, int]]) -> None:
     """Spec 4.3.3, receiver."""
-    received = np.zeros((_ROWS, RECEIVED_BYTES), np.uint8)
+    received = np.zeros((_ROWS, in_flight.RECEIVED_BYTES), np.uint8)
     model: list[set[int]] = [set(), set()]
     for what, row, packet_id in steps:
         if what == "publish":
-            assert accept_qos2(received, row, packet_id) is (packet_id not in model[row])
+            assert in_flight.accept_qos2(received, row, packet_id) is (packet_id not in model[row])
             model[row].add(packet_id)
         elif what == "pubrel":
-            assert release_qos2(received, row, packet_id) is (packet_id in model[row])
+            assert in_flight.release_qos2(received, row, packet_id) is (packet_id in model[row])
             model[row].discard(packet_id)
         else:
-            assert forget_received(received, row) == len(model[row])
+            assert in_flight.forget_received(received, row) == len(model[row])
             model[row].clear()
         for one in range(_ROWS):
             bits = np.unpackbits(received[one], bitorder="little")
