@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild, split_shared
 from loadgen.plan.deliveries import require_exact, require_ordered
+from loadgen.plan.fields import option_of
 from loadgen.plan.groups import (
     MESSAGING,
     ROOT,
@@ -27,7 +28,7 @@ from loadgen.plan.groups import (
     sent_qos,
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
-from loadgen.plan.scenario import Scenario
+from loadgen.plan.scenario import ENCRYPTED, Scenario
 from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
@@ -300,8 +301,13 @@ def _needs(scenario: Scenario, groups: tuple[DeviceGroup, ...]) -> BrokerNeeds:
 
 
 def _require_consistent(plan: Plan, *, returns: bool) -> None:
-    """Refuse fields that contradict the groups."""
+    """Refuse fields that contradict the groups or the addresses, which workers do not have."""
     scenario = plan.scenario
+    if not scenario.tls and not any(url.startswith(ENCRYPTED) for url in plan.brokers.addresses):
+        for name, field in scenario.fields().items():
+            if name.startswith("tls_") and getattr(scenario, name) != field.default:
+                written = f"no_{name}" if getattr(scenario, name) is False else name
+                raise ScenarioError(PLAN_TEXT.NOT_ENCRYPTED(option=option_of(written)))
     if not plan.phases.drain_s and any(group.publishes for group in plan.groups):
         raise ScenarioError(PLAN_TEXT.NO_DRAIN())
     for group in plan.groups:

@@ -396,12 +396,6 @@ class Scenario(BaseModel):
             yield PLAN_TEXT.CIPHERS_OF_1_3()
         if self.tls_resume and "{device}" in (self.tls_certificate or ""):
             yield PLAN_TEXT.RESUMED_CERTIFICATES()
-        urls = (*self.broker, *getattr(self, "backend", ()))
-        if not self.tls and not any(url.startswith(ENCRYPTED) for url in urls):
-            for name, field in self.fields().items():
-                if name.startswith("tls_") and getattr(self, name) != field.default:
-                    written = f"no_{name}" if getattr(self, name) is False else name
-                    yield PLAN_TEXT.NOT_ENCRYPTED(option=option_of(written))
 
     def _fleet_complaints(self) -> Iterator[str]:
         if self.instances > 1 and any("://" in entry for entry in self.broker):

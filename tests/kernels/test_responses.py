@@ -29,7 +29,7 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> Plan:
             "devices": DEVICES,
             "responders": RESPONDERS,
             "qos": qos,
-            "max_unacknowledged": window,
+            **({"max_unacknowledged": window} if qos else {}),
             "rate": 60,
             "mqtt": VERSION_NAMES[version],
         },

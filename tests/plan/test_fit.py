@@ -378,12 +378,11 @@ class TestContents:
         flags: dict[str, Any] = {
             "broker": "mqtts://h",
             "tls_ca": "ca.pem",
-            "tls_verify": False,
             **version,
         }
         made = plan("fanin", targets=(Target("127.0.0.1", 8883, "tls"),), **flags)
         assert made.encrypted
-        assert (made.tls.ca_file, made.tls.verify) == ("ca.pem", False)
+        assert (made.tls.ca_file, made.tls.verify) == ("ca.pem", True)
         assert made.tls.minimum == made.tls.maximum == "1.2"
 
     def test_a_password_alone_needs_mqtt_5(self) -> None:
