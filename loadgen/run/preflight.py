@@ -19,8 +19,8 @@ from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1, VERSION_NAMES
 from loadgen.plan.addressing import client_id
 from loadgen.plan.fields import Size
-from loadgen.plan.fit import fitting_instances
-from loadgen.plan.groups import Tls
+from loadgen.plan.fit import fit_plan, fitting_instances
+from loadgen.plan.groups import Target, Tls
 from loadgen.plan.payload_template import read_template
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import acquainted
@@ -144,14 +144,21 @@ def tls_context(plan: Plan) -> "ssl.SSLContext | None":
 def completed(scenario: Scenario) -> Scenario:
     """Return the scenario with the sizes of its payload files, and with enough reflectors.
 
-    A reflector is no system under test, so that as many are started as the connections need.
+    A reflector is no system under test, so that as many are started as the connections need. Raises
+    HostLimitError if these do not fit on this host.
     """
     scenario = _with_payload_size(scenario)
     if scenario.broker != ("reflector",):
         return scenario
-    plan = resolve(scenario)
-    enough = fitting_instances(plan.brokers, host_of(), plan.groups)
-    return scenario if enough is None else vary(scenario, {"instances": enough})
+    plan, host = resolve(scenario), replace(host_of(), name="", addresses=())
+    enough = fitting_instances(plan.brokers, host, plan.groups)
+    if enough is None or enough == scenario.instances:
+        return scenario
+    scenario = vary(scenario, {"instances": enough})
+    # Many start for long: what does not fit is refused before.
+    targets = tuple(Target("127.0.0.1", port) for port in range(1, enough + 1))
+    fit_plan(resolve(scenario), host, targets, 0)
+    return scenario
 
 
 def _with_payload_size(scenario: Scenario) -> Scenario:
