@@ -144,18 +144,18 @@ def tls_context(plan: Plan) -> "ssl.SSLContext | None":
 def completed(scenario: Scenario) -> Scenario:
     """Return the scenario with the sizes of its payload files, and with enough reflectors.
 
-    A reflector is no system under test, so that as many are started as the connections need. Raises
-    HostLimitError if these do not fit on this host.
+    The reflector is not under test: without `instances`, as many are started as the connections
+    need. Raises HostLimitError if these do not fit on this host.
     """
     scenario = _with_payload_size(scenario)
-    if scenario.broker != ("reflector",):
+    if scenario.broker != ("reflector",) or "instances" in scenario.model_fields_set:
         return scenario
     plan, host = resolve(scenario), replace(host_of(), name="", addresses=())
     enough = fitting_instances(plan.brokers, host, plan.groups)
     if enough is None or enough == scenario.instances:
         return scenario
     scenario = vary(scenario, {"instances": enough})
-    # Many start for long: what does not fit is refused before.
+    # Starting many takes minutes, so a plan that does not fit is refused first.
     targets = tuple(Target("127.0.0.1", port) for port in range(1, enough + 1))
     fit_plan(resolve(scenario), host, targets, 0)
     return scenario
