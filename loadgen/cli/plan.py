@@ -122,9 +122,9 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
     with_fewer = f"with fewer, {each['binding'] or 'the plan'} binds"
     suffices = []
     if fewest != 1 or each["hosts"] != 1:
-        such = (
-            f"{fewest:,} of such hosts are enough" if fewest else "No number of such hosts suffices"
-        )
+        such = "No number of such hosts is enough"
+        if fewest:
+            such = f"{counted(fewest, 'such host')} would be enough"
         suffices = ["", f"{such}; {with_fewer}: {because}" if because else f"{such}."]
     for where, command in described.get("commands", {}).items():
         suffices += ["", f"on {where}:", f"    {command}"]

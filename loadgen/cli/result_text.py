@@ -281,11 +281,11 @@ def all_figures(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
         lines += aligned([section.header, *cells], left=section.texts, paper=paper)
     counts = card.counts
     watermarks = (
-        ("messages in flight", counts.high_water_mark),
+        ("in all", counts.high_water_mark),
         ("to one subscription", counts.subscription_high_water_mark),
     )
-    if marks := [f"{label} {number(value)}" for label, value in watermarks if value is not None]:
-        lines += ["", f"At most: {', '.join(marks)}"]
+    if marks := [f"{number(value)} {label}" for label, value in watermarks if value is not None]:
+        lines += ["", f"Most messages in flight at once: {', '.join(marks)}"]
     if trouble := [f"{key.replace('_', ' ')} {number(n)}" for key, n in card.network.items() if n]:
         lines += ["", f"TCP of all programs on this host: {', '.join(trouble)}"]
     return lines
