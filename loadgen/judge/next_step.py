@@ -36,7 +36,7 @@ GROWTH = 2.5
 a load more than 2.5 times the limit."""
 PRECISION = 0.05
 MOST_STEPS = 15
-MOST_STEPS_EVER = 100
+STEPS_LIMIT = 100
 HINTS = 3
 """Steps at the load that a broker served in a failed step. More would mislead the search if the
 broker serves less under overload; halving does not."""
@@ -86,7 +86,7 @@ class Aim:
             )
         if not PRECISION_MINIMUM <= self.precision <= 1:
             raise ScenarioError(JUDGE_TEXT.PRECISION(precision=self.precision))
-        if not 3 <= self.most_steps <= MOST_STEPS_EVER:
+        if not 3 <= self.most_steps <= STEPS_LIMIT:
             raise ScenarioError(JUDGE_TEXT.STEPS(steps=self.most_steps))
 
     def document(self) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
     return max(held, default=None), above
 
 
-def next_step(aim: Aim, tried: Sequence[Tried], left: int = MOST_STEPS_EVER) -> Probe | Limit:
+def next_step(aim: Aim, tried: Sequence[Tried], left: int = STEPS_LIMIT) -> Probe | Limit:
     """Return the next step, or the limit if it is found or no step is `left`."""
     left = min(left, aim.most_steps - len(tried))
     if not tried:

@@ -34,8 +34,9 @@ from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.next_step import (
     CONFIRMS,
-    MOST_STEPS_EVER,
+    GROWTH,
     STEP_RULE,
+    STEPS_LIMIT,
     Aim,
     Limit,
     Probe,
@@ -252,10 +253,12 @@ async def search(
 
 
 def _next_step(spec: Search, steps: Sequence[SearchStep]) -> Probe | Limit:
-    tried, left = [step.tried for step in steps], MOST_STEPS_EVER
+    tried, left = [step.tried for step in steps], STEPS_LIMIT
     if spec.limit_s is not None and steps:
-        last_s = max(step.seconds for step in steps[-2:])
-        left = int((spec.limit_s - sum(step.seconds for step in steps)) / last_s)
+        # The next step takes longer in the ratio of the last two.
+        before_s, last_s = steps[-2:][0].seconds, steps[-1].seconds
+        next_s = max(before_s, min(last_s**2 / before_s, last_s * GROWTH))
+        left = int((spec.limit_s - sum(step.seconds for step in steps)) / next_s)
         if any(one.valid for one in tried) and not any(one.purpose in CONFIRMS for one in tried):
             left = max(left, 1)
     return next_step(spec.aim, tried, max(left, 0))
