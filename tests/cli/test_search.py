@@ -104,7 +104,8 @@ def test_search_prints_the_limit_and_a_second_start_knows_it(
         verdict.startswith("VALID  search fanin · ") and "highest rate: at least 1,500" in verdict
     )
     assert " lost of " in headline
-    assert "\n".join(steps).count(" held ") >= 3
+    tried = [json.loads(line)["tried"] for line in (out / "steps.jsonl").read_text().splitlines()]
+    assert "\n".join(steps).count(" held ") == sum(one["valid"] for one in tried) >= 3
     assert ": 1,500 (raise)" in told
     assert main([*words, "--json", "--quiet"]) == 0
     shown, told = capsys.readouterr()

@@ -374,15 +374,14 @@ class TestContents:
 
     # Only one version has ciphers that can be chosen.
     @pytest.mark.parametrize("version", [{"tls_ciphers": "AES"}, {"tls_version": "1.2"}])
-    def test_tls_is_taken_along_where_a_target_is_encrypted(self, version: dict[str, str]) -> None:
-        flags: dict[str, Any] = {
-            "broker": "mqtts://h",
-            "tls_ca": "ca.pem",
-            **version,
-        }
+    @pytest.mark.parametrize("trust", [{"tls_ca": "ca.pem"}, {"tls_verify": False}])
+    def test_tls_is_taken_along_where_a_target_is_encrypted(
+        self, version: dict[str, str], trust: dict[str, Any]
+    ) -> None:
+        flags: dict[str, Any] = {"broker": "mqtts://h", **trust, **version}
         made = plan("fanin", targets=(Target("127.0.0.1", 8883, "tls"),), **flags)
         assert made.encrypted
-        assert (made.tls.ca_file, made.tls.verify) == ("ca.pem", True)
+        assert (made.tls.ca_file, made.tls.verify) == (trust.get("tls_ca"), "tls_ca" in trust)
         assert made.tls.minimum == made.tls.maximum == "1.2"
 
     def test_a_password_alone_needs_mqtt_5(self) -> None:
