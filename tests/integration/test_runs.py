@@ -129,10 +129,10 @@ async def test_one_reset_and_a_command_that_does_nothing_is_no_crash(tmp_path: P
 
 
 async def test_what_still_arrives_when_the_drain_ends_is_late_and_not_lost(tmp_path: Path) -> None:
-    fields = {"devices": 5, "rate": 200, "warmup": 0.1, "duration": 1.5, "drain": 1}
+    fields = {"devices": 5, "rate": 300, "warmup": 0.1, "duration": 1.5, "drain": 3}
     result = await play_erring(tmp_path / "run", "fanin", "ceiling=60", **fields)
     (grows,) = (one for one in result.verdict.reasons if one.code == "BACKLOG_GROWS")
-    assert grows.values["drain_s"] == 1 and grows.values["waiting"] > 100
+    assert grows.values["drain_s"] == 3 and grows.values["waiting"] > 100
     assert "LOST" not in result.verdict.codes
     run = result.facts.messages.run
     assert run.expected == run.intact + run.unobserved and not run.lost
