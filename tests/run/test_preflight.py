@@ -283,9 +283,7 @@ def test_enough_reflectors(
     assert preflight.completed(of_user).instances == 1
 
 
-def test_reflectors_that_do_not_fit_are_refused_before_they_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_reflectors_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     small = replace(host_of(), descriptors=1_000, memory_bytes=1 << 20)
     monkeypatch.setattr(preflight, "host_of", lambda: small)
     with pytest.raises(HostLimitError):

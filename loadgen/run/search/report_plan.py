@@ -275,7 +275,7 @@ def fields_for(urls: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sweep_of(measurement: Measurement, plan: ReportPlan, limit_s: float | None = None) -> Sweep:
-    """Return the runs or searches of a measurement; the searches take about `limit_s` together."""
+    """Return the runs or searches of a measurement, which take about `limit_s` together."""
     item = measurement.item
     each_s = None if limit_s is None else limit_s / item.points
     scenario = report_scenario(plan, measurement)
@@ -287,7 +287,8 @@ def sweep_of(measurement: Measurement, plan: ReportPlan, limit_s: float | None =
     axes = ((item.vary[0], item.vary[1:]),) if item.vary else ()
     if item.search:
         return Sweep(scenario, axes, search=searching)
-    return Sweep(scenario, axes, repeat=item.repeat, again=True)
+    limit_s = math.inf if limit_s is None else limit_s
+    return Sweep(scenario, axes, repeat=item.repeat, again=True, limit_s=limit_s)
 
 
 def command_of(measurement: Measurement, plan: ReportPlan) -> str:

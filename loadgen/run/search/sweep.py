@@ -13,6 +13,7 @@ not be run has the error; it does not end the sweep, and the next start tries th
 """
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -58,7 +59,8 @@ class Sweep:
 
     `search` makes the search of a combination, None to run each as it is. With `again` a run that
     the host spoiled is made again. If it is `strict`, each run must be playable. `points` are
-    instead of those of the axes, and `folder` names the directory of a repetition.
+    instead of those of the axes, and `folder` names the directory of a repetition. No repetition
+    but the first begins after `limit_s` seconds.
     """
 
     scenario: Scenario
@@ -69,6 +71,7 @@ class Sweep:
     strict: bool = False
     folder: str = "runs/{key}-{repetition}"
     points: tuple[SweepPoint, ...] = ()
+    limit_s: float = math.inf
 
 
 SIDES = "side-{place}/run-{repetition}"
@@ -240,6 +243,8 @@ async def sweep(
                 # A smaller grid did not know all of the values.
                 results[point.key, repetition] = replace(held, values=point.values)
                 continue
+            if repetition > 1 and sum(result.seconds for result in results.values()) > grid.limit_s:
+                break
             state = SweepState(point, number, len(turns), repetition)
 
             def progress(snapshot: Snapshot, state: SweepState = state) -> None:

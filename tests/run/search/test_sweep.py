@@ -92,6 +92,13 @@ async def test_rows_are_kept_by_a_second_start_and_a_larger_grid(
     assert json.loads((tmp_path / "s" / "sweep.json").read_text())["axes"][0][1][-1] == "300"
 
 
+async def test_no_repetition_begins_when_the_time_is_up(runs: FakeRuns, tmp_path: Path) -> None:
+    limited = await sweep(replace(GRID, repeat=2, limit_s=0.0), tmp_path / "s")
+    assert (len(limited.measured), limited.interrupted) == (6, False)
+    whole = await sweep(replace(GRID, repeat=2), tmp_path / "s")
+    assert len(whole.measured) == len(runs.played) == 12
+
+
 async def test_rows_of_a_smaller_grid_know_the_values_of_a_new_axis(
     runs: FakeRuns, tmp_path: Path
 ) -> None:
