@@ -138,7 +138,7 @@ def downgraded(plan: Plan, error: BrokerRefusedError) -> Plan | None:
 
 def tls_context(plan: Plan) -> "ssl.SSLContext | None":
     """Return the TLS of the coordinator's own connections, with the first device's certificate."""
-    return tls.tls_context(tls.tls_of_device(plan.tls, 0)) if plan.encrypted else None
+    return tls.tls_context(plan.tls) if plan.encrypted else None
 
 
 def completed(scenario: Scenario) -> Scenario:
@@ -234,7 +234,7 @@ def _require_certificates(plan: Plan) -> None:
                 raise ScenarioError(RUN_TEXT.TLS_FILE(field=field, path=shown, devices=owner))
     # An agent gets the passphrase of the key with its plan.
     if files != Tls() and (files.passphrase or plan.scenario.tls_passphrase is None):
-        tls.tls_context(tls.tls_of_device(files, 0))
+        tls.tls_context(files)
 
 
 def _require_clients(plan: Plan) -> None:

@@ -3,7 +3,6 @@
 import socket
 import ssl
 from collections import Counter, deque
-from dataclasses import replace
 
 from loadgen.errors import UsageError
 from loadgen.plan.groups import Tls
@@ -16,19 +15,16 @@ _MOST_NEGOTIATED = 32
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
-def tls_of_device(tls: Tls, device: int) -> Tls:
-    """Return the settings of a device, with its number in the names of certificate and key."""
-    number = str(device)
-    return replace(
-        tls,
-        certificate_file=tls.certificate_file and tls.certificate_file.replace("{device}", number),
-        key_file=tls.key_file and tls.key_file.replace("{device}", number),
-    )
+def tls_context(tls: Tls, device: int = 0) -> ssl.SSLContext:
+    """Return the client context of a device; raise UsageError if files or ciphers do not load.
 
-
-def tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the client context of a run; raise UsageError if files or ciphers do not load."""
+    The device's number replaces `{device}` in the names of certificate and key.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    certificate, key = (
+        name and name.replace("{device}", str(device))
+        for name in (tls.certificate_file, tls.key_file)
+    )
     options = "the --tls options"
     try:
         if tls.minimum is not None:
@@ -48,12 +44,10 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
             context.load_verify_locations(tls.ca_file)
         else:
             context.load_default_certs()
-        if tls.certificate_file is not None:
-            options = f"--tls-certificate {tls.certificate_file}"
+        if certificate is not None:
+            options = f"--tls-certificate {certificate}"
             # Without a password OpenSSL would prompt for it at the terminal, in every worker.
-            context.load_cert_chain(
-                tls.certificate_file, tls.key_file, tls.passphrase or _no_passphrase
-            )
+            context.load_cert_chain(certificate, key, tls.passphrase or _no_passphrase)
     except (OSError, KeyError, ValueError) as error:
         problem = getattr(error, "reason", None) or (error.args[-1] if error.args else error)
         reason = str(problem).rstrip(".").replace("_", " ").lower()
@@ -82,7 +76,7 @@ class Handshakes:
 
     def context_of(self, device: int) -> ssl.SSLContext:
         """Return the shared context, or a separate one for a device with a certificate."""
-        return self._context or tls_context(tls_of_device(self._tls, device))
+        return self._context or tls_context(self._tls, device)
 
     def wrap(self, sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
         """Return a connection over TLS before its handshake."""

@@ -9,12 +9,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from loadgen.brokers.certificates import CertificateFiles
 from loadgen.cases.registry import build_scenario
 from loadgen.judge.next_step import aim_for, limit_sentence, requirements
 from loadgen.plan.scenario import Scenario
-from loadgen.run.search.search import Search, SearchState
+from loadgen.run.interrupt import Interrupt
+from loadgen.run.search.search import Search, SearchState, silent_broker
 from tests.instruments.relay import run_erring
 from tests.instruments.runs import url_of
+from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.testbeds import run, search
 
 CEILING = 3_000
@@ -46,6 +49,16 @@ async def test_search_finds_the_ceiling_of_the_broker(tmp_path: Path) -> None:
     # A shared host adds what the search itself does not: that is tested without one.
     assert CEILING / 1.25 <= result.limit.load <= CEILING * 1.1, told
     assert len(result.steps) <= 15
+
+
+async def test_a_broker_that_answers_over_tls_is_not_silent(
+    tls: TlsFiles, certificates: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 5)
+    async with run_secured(tls=tls) as broker:
+        url = broker.endpoints[0].redacted
+        for more, silent in ({"tls_ca": str(certificates.authority)}, ""), ({}, url):
+            assert await silent_broker(fanin(broker=url, **more), Interrupt()) == silent
 
 
 def workers() -> list[psutil.Process]:

@@ -51,7 +51,6 @@ from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
-from loadgen.run.preflight import tls_context
 from loadgen.run.progress import Progress, Snapshot
 from loadgen.run.redaction import printable
 from loadgen.run.seal import digest_of
@@ -60,6 +59,7 @@ from loadgen.run.secrets import with_secrets
 from loadgen.run.tasks import finished_or
 from loadgen.run.testbed import Testbed
 from loadgen.sentences import BROKER_TEXT, RUN_TEXT
+from loadgen.worker.tls import tls_context
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
@@ -389,7 +389,9 @@ async def _answers(endpoint: Endpoint, plan: Plan) -> bool:
     from loadgen.brokers.ask import greet
 
     try:
-        await greet(endpoint, tls_context=tls_context(plan), versions=(plan.version,))
+        # The plan of a scenario has no addresses yet: the endpoint says if it is encrypted.
+        context = tls_context(plan.tls) if endpoint.tls else None
+        await greet(endpoint, tls_context=context, versions=(plan.version,))
     except BrokerRefusedError as error:
         return error.code != BROKER_TEXT.NOT_READY.code
     except BrokerUnreachableError:
