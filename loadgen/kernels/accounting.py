@@ -1,10 +1,8 @@
 """Loss, repetition and order of messages.
 
-A *pair* is one publisher's stream as one subscriber must receive it. A pair has the next expected
-sequence. Skipped messages are gaps: ranges of missing sequences in a list of the pair. A message
-from a gap is late (out of order), any other old message is a duplicate. Messages that remain in
-gaps, or follow the last one, are lost. They are counted from the totals, because a lost last
-message leaves no gap.
+A *pair* is one publisher's stream as one subscriber must receive it. Skipped messages are gaps:
+ranges of missing sequences. A message from a gap is late (out of order), any other old one a
+duplicate. Lost messages are counted from the totals, because a lost last message leaves no gap.
 """
 
 from collections.abc import Iterator
@@ -21,10 +19,8 @@ _NONE = -1
 
 
 class Pair(Record):
-    expected: Int64
-    """The next expected sequence."""
-    gaps: Int32
-    """The newest gap of the pair, or -1."""
+    expected: Int64  # next expected sequence
+    gaps: Int32  # newest gap of the pair, or -1
 
 
 class Gap(Record):
@@ -36,19 +32,12 @@ class Gap(Record):
 
 
 class GapPool(Record):
-    """The use of the rows of gaps; zeros before the first gap.
+    """The use of the rows of gaps. A released row is used again before a new one."""
 
-    A released row is used before a new one, so that no more memory is touched than is needed.
-    """
-
-    free_gap: Int64
-    """The row that was released last, plus 1, or 0. `older` links to the one before."""
-    used_gaps: Int64
-    """Number of rows that have been in use."""
-    forgotten_gaps: Int64
-    """Number of ranges for which no row was left."""
-    missing: Int64
-    """Messages in gaps: a later one of their stream has arrived."""
+    free_gap: Int64  # row released last, plus 1, or 0; its `older` links to the one before
+    used_gaps: Int64  # rows that have been in use
+    forgotten_gaps: Int64  # ranges for which no row was left
+    missing: Int64  # messages in gaps: a later one of their stream has arrived
 
 
 def make_pairs(count: int) -> Rows[Pair]:
@@ -62,8 +51,7 @@ def make_pairs(count: int) -> Rows[Pair]:
 def account(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int, sequence: int) -> int:
     """Record the arrival of `sequence` on pair `number`; return NEW, LATE or DUPLICATE.
 
-    If no row of `gaps` is left, the skipped range is counted in `pool` and not stored: its messages
-    count as duplicates if they arrive.
+    If no row of `gaps` is left, the skipped messages count as duplicates when they arrive.
     """
     pair = pairs[number]
     expected = pair.expected

@@ -1,22 +1,8 @@
 """The arrays of a worker as one argument of compiled code.
 
-A class derived from `Arrays` names the arrays, each with its type, and that is the only list of
-them: an object of the class holds them, and a table of their addresses and shapes; compiled code
-gets the address of that table as a typed pointer whose attributes read it.
-
-    class Fleet(Arrays):
-        devices: Rows[Device]        records, one a row
-        run: Run                     one record
-        topics: Bytes                numbers
-
-    @njit
-    def idle(fleet, row):
-        return fleet.devices[row].state == IDLE
-
-Without compilation (NUMBA_DISABLE_JIT) the object itself serves: its attributes are the arrays.
-
-The table is marked as unchanging for LLVM, so that reading an attribute costs nothing within a
-kernel. Handing an object over from Python costs 0.4 µs, however many arrays it names.
+A class derived from `Arrays` names the arrays with their types. Compiled code gets the address of a
+table of their addresses and shapes, as a typed pointer whose attributes read it. The table is
+constant for LLVM, so that an attribute costs nothing within a kernel.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -72,8 +58,7 @@ else:
 class Record(_Void):
     """A row with named fields, which a derived class declares with the types above.
 
-    A field is an attribute also in plain Python, even if numpy has an attribute of that name. Its
-    value is a Python number: in compiled code a narrow field becomes 64 bits.
+    A field is an attribute also in plain Python. In compiled code a narrow field becomes 64 bits.
     """
 
     layout: ClassVar[np.dtype[np.void]]
@@ -95,7 +80,6 @@ class Record(_Void):
 
     @classmethod
     def grid(cls, rows: int, columns: int) -> "Grid[Self]":
-        """Return zeroed records in rows and columns."""
         return cast("Grid[Self]", np.zeros((rows, columns), cls.layout))
 
     @classmethod
@@ -168,17 +152,13 @@ def _fields_of(layout: type) -> dict[str, Field]:
 
 
 class Arrays:
-    """Base of a class that names arrays; compiled code does not see other attributes.
-
-    `extension` has further arrays, such as those of a case. In compiled code it is a number that
-    `pointer_to` converts to a pointer.
-    """
+    """Base of a class that names arrays; compiled code does not see other attributes."""
 
     fields: ClassVar[dict[str, Field]]
     compiled: ClassVar[Any]
     _numba_type_: ClassVar[Any]
 
-    extension: "Arrays | None" = None
+    extension: "Arrays | None" = None  # arrays of a case; compiled code needs `pointer_to`
 
     def __init_subclass__(cls) -> None:
         inherited = getattr(cls, "fields", None)
@@ -204,7 +184,6 @@ class Arrays:
         self.replace(**values)
 
     def replace(self, **values: Any) -> None:
-        """Replace arrays; a record is an array with one row."""
         for name, value in values.items():
             setattr(self, name, value)
 
@@ -224,8 +203,7 @@ class Arrays:
             self.table[-1, 0] = 0 if value is None else value.address
         self.__dict__[name] = value
 
-    held: dict[str, npt.NDArray[Any]]
-    """The arrays; an attribute that is a record has an array with one row."""
+    held: dict[str, npt.NDArray[Any]]  # a record is an array with one row
     table: npt.NDArray[np.int64]
     address: int
 
@@ -267,7 +245,4 @@ write_u32: Callable[[npt.NDArray[np.uint8], int, int], None] = _writer(4)
 write_i64: Callable[[npt.NDArray[np.uint8], int, int], None] = _writer(8)
 """Writers of (buffer, position, value): its low bits, least byte first, without a check."""
 copy_bytes: Any = _plain_copy if is_plain() else numba_types.copier()
-"""Copy of (target, at, source, start, count), without a check of bounds.
-
-That is target[at : at + count] = source[start : start + count]; they must not overlap.
-"""
+"""Copy of (target, at, source, start, count), without overlap and a check of bounds."""

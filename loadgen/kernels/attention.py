@@ -1,9 +1,7 @@
 """Stalls: times in which a worker did not look at its sockets as planned.
 
 A worker arms timers for the next due message, its tick, and the end of its stay in compiled code.
-If it wakes later than the earliest of these, it was stalled: by a signal, a quota, the hypervisor,
-another program on its processor, or its own work. Messages that became ready during the stall
-waited for the worker and not for the broker.
+If it wakes later than the earliest of these, messages waited for the worker and not for the broker.
 """
 
 from typing import TYPE_CHECKING
@@ -14,11 +12,8 @@ from loadgen.kernels.compiled import compiled
 if TYPE_CHECKING:
     from loadgen.kernels.fleet import Fleet
 
-STALL_FLOOR_NS = 10_000_000
-"""A shorter delay is not a stall: a few slices of a shared processor, or the rows of a second. It
-shows in the latency series."""
-STALLS_LIMIT = 128
-"""Stalls that are stored until Python reports them; more do not fit into an interval."""
+STALL_FLOOR_NS = 10_000_000  # a shorter delay shows in the latency series only
+STALLS_LIMIT = 128  # stalls that are stored until Python reports them
 NEVER_NS = 1 << 62
 
 
@@ -33,28 +28,19 @@ class Attention(Record):
     """The last look of a worker at its sockets, and its next planned wake-up."""
 
     seen_ns: Int64
-    missed_ns: Int64
-    """Begin of the stall before the current read; 0 if there was none."""
-    tick_ns: Int64
-    """Time of the next tick, 0 for none."""
+    missed_ns: Int64  # begin of the stall before the current read, or 0
+    tick_ns: Int64  # next tick, 0 for none
     tick_every_ns: Int64
-    alarm_ns: Int64
-    """Time for which the schedule's timer is armed, 0 for none."""
-    stall_start_ns: Int64
+    alarm_ns: Int64  # time for which the schedule's timer is armed, 0 for none
+    stall_start_ns: Int64  # of the last stall
     stall_end_ns: Int64
-    """The last stall."""
-    stalls: Int64
-    """Rows in `stalls` that Python has not reported yet."""
-    stalled_ns: Int64
-    longest_stall_ns: Int64
-    """Sum and maximum since the last interval."""
-    untimed_reads: Int64
-    """Reads since the last one that was timed by the kernel's clock."""
-    busy_ns: Int64
-    waited_ns: Int64
-    """Time on a processor, and waiting for one, at the last tick."""
-    called: Int64
-    """1 if a message from the coordinator is waiting."""
+    stalls: Int64  # rows of `stalls` that Python has not reported yet
+    stalled_ns: Int64  # sum since the last interval
+    longest_stall_ns: Int64  # since the last interval
+    untimed_reads: Int64  # since the last one that was timed by the kernel's clock
+    busy_ns: Int64  # time on a processor, at the last tick
+    waited_ns: Int64  # time waiting for one, at the last tick
+    called: Int64  # 1 if a message from the coordinator is waiting
 
 
 @compiled

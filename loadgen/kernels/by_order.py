@@ -1,7 +1,6 @@
 """Messages without a header: each is known by its topic and its place in the order.
 
-The n-th message of a stream that a device receives is taken for message n. Its topic has the number
-of the stream, and its due time follows from the schedule.
+The n-th message of a stream that a device receives is taken for message n.
 """
 
 import numpy as np
@@ -19,9 +18,8 @@ from loadgen.kernels.payload import HEADER_BYTES, stamp
 def add_header(fleet: Fleet, message: ReceivedMessage, out: int) -> int:
     """Write the header of a message to buffer[out:]; return the CRC-32 of its body.
 
-    -1 if the topic is not one of the run, or nothing can have been sent to it yet. A message that
-    comes before the next one is due is the last one again. The header's CRC is wrong if the body
-    is not that of the message.
+    Return -1 if the topic is not of the run, or nothing was due on it yet. A message that comes
+    before the next one is due is the last one again. A wrong body makes the header's CRC wrong.
     """
     buffer, run = fleet.buffer, fleet.run
     for number in range(len(fleet.sources)):

@@ -1,7 +1,6 @@
 """The counts of a worker: messages by phase, latencies, violations, and events for Python.
 
 A message counts in the phase in which it was intended, at its sender and at its receiver.
-`take_message` accounts for a message that `receiver` found in the bytes of a device.
 """
 
 from typing import NamedTuple
@@ -84,18 +83,15 @@ _FRACTION_BITS = 52
 _EXPONENT_OFFSET = 1033
 
 _IS_JUDGED = np.array([violation.is_judged for violation in VIOLATIONS])
-CLOCKS_NS = 100_000_000
-"""A message from another host may seem to be sent so much later than it was."""
+CLOCKS_NS = 100_000_000  # most by which the clocks of two hosts differ
 
-FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)
-"""The lowest reason code that stands for a failure; it frees the slot of a message."""
+FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)  # the lowest reason code of a failure
 
 
 class ReceivedMessage(NamedTuple):
     """A PUBLISH in `fleet.buffer`: its device, its time, its place and the values of its header.
 
-    `body_crc` is the CRC-32 of a body that was streamed and is not in the buffer; `end` is then
-    where it would end. It is -1 if the buffer has the complete message.
+    `body_crc` is -1, or the CRC-32 of a streamed body that would end at `end`.
     """
 
     row: int
@@ -119,11 +115,7 @@ def slot_of(group: int, series: int, phase: int) -> int:
 
 @compiled
 def bucket_index(value_ns: int) -> int:
-    """Return the bucket of a value in nanoseconds.
-
-    A negative value (clocks of two hosts can disagree) counts as 0, one above
-    HIGHEST_RECORDABLE_NS as that, so that no message is missing from the histogram.
-    """
+    """Return the bucket of a value in ns, which is limited to 0 and HIGHEST_RECORDABLE_NS."""
     value = min(max(value_ns, 0), HIGHEST_RECORDABLE_NS)
     bits = (np.float64(value | UNIT_MASK).view(np.int64) >> _FRACTION_BITS) - _EXPONENT_OFFSET
     return int((bits << HALF_BITS) + (value >> bits))
@@ -144,7 +136,6 @@ def record(fleet: Fleet, slot: int, value_ns: int, count: int = 1) -> None:
 
 @compiled
 def phase_of(run: RunConstants, intended_ns: int) -> int:
-    """Return the phase of an intended time."""
     if intended_ns < run.measure_ns:
         return WARMUP
     if intended_ns < run.end_ns:
@@ -189,7 +180,6 @@ def push_bytes(
     start: int,
     end: int,
 ) -> None:
-    """Queue an event with buffer[start:end]."""
     event = fleet.events[fleet.totals.events]
     push_event(fleet, kind, row, value, moment_ns)
     offset = fleet.totals.control_bytes
@@ -311,10 +301,7 @@ def note_delivery(fleet: Fleet, message: ReceivedMessage, pair: int, sent_ns: in
 
 @compiled
 def range_of(fleet: Fleet, message: ReceivedMessage) -> int:
-    """Return the row in `ranges` of an intact message's stream at its device.
-
-    -1 if the device must not receive the stream, or the topic is not that of the stream.
-    """
+    """Return the row in `ranges` of a message's stream, -1 if the device must not receive it."""
     device = fleet.devices[message.row]
     stream = read_u32(fleet.buffer, message.payload + 4)
     for number in range(device.range_first, device.range_first + device.range_count):
@@ -336,7 +323,7 @@ def range_of(fleet: Fleet, message: ReceivedMessage) -> int:
 
 @compiled
 def pair_in(fleet: Fleet, received: StreamRange, message: ReceivedMessage) -> int:
-    """Return the pair of an intact message's stream in a range that contains the stream."""
+    """Return the pair of a message's stream, which is in the range `received`."""
     stream = read_u32(fleet.buffer, message.payload + 4)
     return stream - received.stream_first + received.pair_first
 
@@ -365,10 +352,7 @@ def has_topic(
 
 @compiled
 def _after_number(buffer: Bytes, start: int, end: int, wanted: int) -> int:
-    """Return the end of the decimal number that begins at `start`, -1 unless it is `wanted`.
-
-    A `wanted` of -1 is any number.
-    """
+    """Return the end of the number that begins at `start`, -1 unless it is `wanted` (-1: any)."""
     number = 0
     position = start
     while position < min(end, start + 12):
@@ -413,14 +397,10 @@ def count_damaged(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage,
 
 @compiled
 def _body_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
-    """Return True if the header matches a body that was sent.
-
-    This needs a constant body, of the received size or of the largest one. A header that was added
-    here is right.
-    """
+    """Return True if the header matches a constant body, of the received or the largest size."""
     start = message.payload
     if len(fleet.header_places) > 0 and fleet.header_places[0] == NOWHERE:
-        return True
+        return True  # the header was added here
     for number in range(len(fleet.groups)):
         group = fleet.groups[number]
         whole = group.body_end - group.body_first
@@ -435,7 +415,6 @@ def _body_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
 
 @compiled
 def body_crc(fleet: Fleet, group: GroupRecord, length: int) -> int:
-    """Return the CRC-32 of the first bytes of a group's body."""
     body = fleet.body[group.body_first : group.body_end]
     return int(crc_of_body(fleet.body_crc[group.crc_first :], body, length))
 

@@ -1,13 +1,8 @@
-"""zlib's CRC-32 in compiled code.
+"""zlib's CRC-32 in compiled code, by carry-less multiplication if the processor has it.
 
-It uses the processor's carry-less multiplication if there is one, and tables for the remaining
-bytes and on other processors.
-
-Sixteen bytes are a polynomial over GF(2). Their product with x^128 modulo the polynomial of the
-CRC has the same checksum sixteen bytes further on. In this way a message is folded into its last
-sixteen bytes, and these are reduced to 32 bits (V. Gopal and others, "Fast CRC Computation for
-Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009; the constants are those of the
-reflected polynomial 0xEDB88320).
+A message is folded into its last sixteen bytes, modulo the polynomial of the CRC, and these are
+reduced to 32 bits (V. Gopal and others, "Fast CRC Computation for Generic Polynomials Using
+PCLMULQDQ Instruction", Intel 2009; the constants are those of the reflected polynomial 0xEDB88320).
 """
 
 # mypy: disable-error-code="attr-defined,no-untyped-call"
@@ -31,15 +26,13 @@ if not is_plain():
 _MASK = 0xFFFFFFFF
 _LANES_BYTES = 64  # four lanes of 16 bytes
 
-FOLD_64 = 0x0154442BD4, 0x01C6E41596
-"""Factors that fold 16 bytes into those 64 bytes further on."""
+FOLD_64 = 0x0154442BD4, 0x01C6E41596  # fold 16 bytes into those 64 bytes further on
 FOLD_16 = 0x01751997D0, 0x00CCAA009E
 _FOLD_4 = 0x0163CD6124
 _POLYNOMIAL, _RECIPROCAL = 0x01DB710641, 0x01F7011641
 
 
-FOLDS = False
-"""True if code is compiled, and the processor has the instruction."""
+FOLDS = False  # True if code is compiled, and the processor has the instruction
 if not is_plain() and config.CPU_NAME in (None, "host"):
     _features: str = config.CPU_FEATURES or codegen.get_host_cpu_features()
     FOLDS = "+pclmul" in _features.split(",")
@@ -84,7 +77,6 @@ def _reduce(_context: Any, _low: Any, _high: Any) -> Any:
         nothing = ir.Constant(quarters, [0] * 4)
 
         def times(value: Any, factor: int) -> Any:
-            """Return the product of the low 32 bits and a factor."""
             lowest = builder.and_(value, ir.Constant(_VECTOR, [_MASK, 0]))
             return _multiplied(builder, lowest, ir.Constant(_VECTOR, [factor, 0]), 0)
 
@@ -150,7 +142,7 @@ def _after_8(state: int) -> int:
 
 @compiled
 def by_tables(crc: int, buffer: Bytes, start: int, end: int) -> int:
-    """Return what `crc32` returns, without the instruction."""
+    """Compute `crc32` without the instruction."""
     state = crc ^ _MASK
     position = start
     while position + 8 <= end:
@@ -167,7 +159,7 @@ def by_tables(crc: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def _by_folding(crc: int, buffer: Bytes, start: int, end: int) -> int:
-    """Return what `crc32` returns, for a multiple of 16 bytes."""
+    """Compute `crc32` of a multiple of 16 bytes."""
     low = read_i64(buffer, start) ^ crc ^ _MASK
     high = read_i64(buffer, start + 8)
     position = start + 16

@@ -1,8 +1,7 @@
 """The automaton of a device: its states, events and transitions.
 
-Only `transition` changes the state of a device. An event that the table does not allow is a defect
-of the program and raises ValueError. The counts of connecting and connected devices follow from the
-states.
+Only `transition` changes the state of a device. It raises ValueError for an event that the table
+does not allow. The counts of connecting and connected devices follow from the states.
 
     IDLE ── CONNECT ──▶ CONNECTING ── OPEN ──▶ AWAIT_CONNACK ── ACCEPT ──▶ CONNECTED
       ▲                     │                    │      └─ REFUSE ──▶ REFUSED   │
@@ -56,66 +55,43 @@ LISTED = 32  # the device is in `ready`, which must contain it once at most
 RESUMED = 64  # its session was resumed by the last CONNACK
 PUSHED_BACK = 128  # the publisher is late because it had to wait for its socket or its window
 
-AWAY = 1
-"""Value of `returned_ns` while a device is away. Its CONNACK replaces it by the time, because the
-messages that waited for it can arrive in the same bytes."""
+AWAY = 1  # `returned_ns` of a device that is away; its CONNACK replaces it by the time
 
 
 class Device(Record):
     """A device; a row number of -1 stands for none."""
 
     written_ns: Int64
-    returned_ns: Int64
-    """Time of the last return; 0 if the device was never away, AWAY while it is."""
-    left_ns: Int64
-    """Time of the last loss of its connection; one round trip earlier once it is back."""
-    due_ns: Int64
-    """Time at which it was to return after it left on request; 0 if it did not."""
-    subscribed_ns: Int64
-    """Time of the last SUBACK."""
-    keep_alive_ns: Int64
-    """Keep-alive of its connection, 0 for none."""
-    taken: Int64
-    """Number of distinct messages of the window that it received."""
+    returned_ns: Int64  # last return; 0 if it was never away, AWAY while it is
+    left_ns: Int64  # last loss of its connection; one round trip earlier once it is back
+    due_ns: Int64  # when it was to return after it left on request, else 0
+    subscribed_ns: Int64  # last SUBACK
+    keep_alive_ns: Int64  # of its connection, 0 for none
+    taken: Int64  # distinct messages of the window that it received
     syn_ns: Int64
     tcp_ns: Int64
-    request_ns: Int64
-    """Time of the SUBSCRIBE."""
-    pinged_ns: Int64
-    """Time of the PINGREQ that has no PINGRESP yet, or 0."""
-    pings: Int32
-    """PINGREQ packets without a PINGRESP."""
-    acknowledge_every: Int32
-    """Number of messages in a batch of acknowledgements."""
+    request_ns: Int64  # time of the SUBSCRIBE
+    pinged_ns: Int64  # time of the PINGREQ that has no PINGRESP yet, or 0
+    pings: Int32  # PINGREQ packets without a PINGRESP
+    acknowledge_every: Int32  # messages in a batch of acknowledgements
     state: Int16
     flags: Int16
     descriptor: Int32
     group: Int32
     publisher: Int32
-    range_first: Int32
-    """Row in `ranges` of the first streams that it must receive."""
+    range_first: Int32  # row in `ranges` of the first streams that it must receive
     range_count: Int32
-    partial_bytes: Int32
-    """Stored bytes of an incomplete packet."""
-    body_left: Int32
-    """Bytes to come of a body that is streamed; `partial` has the head of the message."""
-    body_crc: Uint32
-    """CRC-32 of that body so far."""
-    sender: Int32
-    """Row in `senders` and `window`."""
-    qos2: Int32
-    """Row in `received_ids`."""
-    unit_sent: Int32
-    """Messages sent of the current unit."""
-    held: Int32
-    """Number of withheld acknowledgements."""
-    holder: Int32
-    """Row in `held_ids`; if it is -1, every message is acknowledged at once."""
-    responses: Int32
-    """Index in `topic_ends` of the first topic of its responses."""
+    partial_bytes: Int32  # stored bytes of an incomplete packet
+    body_left: Int32  # bytes to come of a streamed body; `partial` has the head of its message
+    body_crc: Uint32  # CRC-32 of that body so far
+    sender: Int32  # row in `senders` and `window`
+    qos2: Int32  # row in `received_ids`
+    unit_sent: Int32  # messages sent of the current unit
+    held: Int32  # withheld acknowledgements
+    holder: Int32  # row in `held_ids`, -1 if every message is acknowledged at once
+    responses: Int32  # index in `topic_ends` of the first topic of its responses
     target: Int32
-    qos: Int32
-    """QoS of its subscriptions: the lower of the requested and the granted one."""
+    qos: Int32  # of its subscriptions: the lower of the requested and the granted one
 
 
 @compiled

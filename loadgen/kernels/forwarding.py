@@ -1,10 +1,8 @@
 """The reflector: connections, subscriptions and messages in compiled code.
 
-Row n of `links`, `rests` and `outs` is the connection with descriptor n. A session ends with its
-connection, and a malformed packet closes it.
-
-No table has the topics. Filters have few *shapes*: a number of levels, and places of wildcards. In
-each shape one filter can match a topic. A hash of its levels leads to its subscribers.
+Row n of `links`, `rests` and `outs` is the connection with descriptor n. Filters have few *shapes*:
+a number of levels, and places of wildcards. In each shape one filter can match a topic. A hash of
+its levels leads to its subscribers.
 """
 
 import errno
@@ -24,8 +22,7 @@ EVENTS_AT_ONCE: Final = 256
 READ_BYTES: Final = 256 << 10
 LEVELS: Final = 64
 SHAPES: Final = 1024
-_QUEUE_LIMIT_BYTES: Final = 32 << 20
-"""Longest queue to a client that reads too slowly: further messages are dropped."""
+_QUEUE_LIMIT_BYTES: Final = 32 << 20  # to a slow client; further messages are dropped
 _PACKET_IDS: Final = 65_535
 _FILTER_LEVELS: Final = 48
 _CODES: Final = 8  # place in `scratch` of the codes of a SUBACK, after its head
@@ -282,7 +279,6 @@ def _serve_subscribe(r: ReflectorTables, row: int, kind: int, body: int) -> bool
 
 @compiled
 def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int) -> bool:
-    """Forward and acknowledge a message."""
     state, qos, subscriptions = r.state, first_byte >> 1 & 3, r.subscriptions
     rows = len(subscriptions)
     status, state.topic, state.topic_end, packet_id, state.payload, seen = mqtt.publish_fields(
@@ -321,10 +317,7 @@ def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int) -> 
 
 @compiled
 def _deliver(r: ReflectorTables, row: int, node: int, sent_qos: int) -> None:
-    """Send the message in the buffer to a subscriber, once for overlapping filters.
-
-    A client with 65,535 unacknowledged messages, or that reads too slowly, does not receive it.
-    """
+    """Send the message to a subscriber, once, unless it reads or acknowledges too slowly."""
     state, packet_id, start = r.state, 0, r.state.start
     to, qos = r.subscriptions[node].link, min(sent_qos, r.subscriptions[node].qos)
     link, out = r.links[to], r.outs[to]
@@ -359,10 +352,7 @@ def _deliver(r: ReflectorTables, row: int, node: int, sent_qos: int) -> None:
 
 @compiled
 def _read_levels(r: ReflectorTables, start: int, end: int) -> int:
-    """Store a hash for each level of a topic or filter, and return its shape.
-
-    It is -1 if a wildcard is not valid (section 4.7.1). Further levels than `LEVELS` do not count.
-    """
+    """Store a hash for each level of a topic or filter; return its shape, -1 if it is not valid."""
     count = plus = 0
     begin, number, is_wild = start, _SEED, False
     for position in range(start, end + 1):

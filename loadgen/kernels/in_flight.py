@@ -1,16 +1,10 @@
-"""Session state of many connections as arrays (spec 4.1, 4.3, 4.4, 4.9), without an object for any.
+"""Messages in flight of many connections, as arrays (spec 4.1, 4.3, 4.4, 4.9).
 
-Zeros are the state of a new session whose capacity is not yet set. Nothing is allocated or raised.
-
-Outbound, `window[slot, sender]` holds one message of QoS 1 or 2 in flight and its Packet Identifier
-is slot + 1, so an acknowledgement finds its message without a search. Free slots form a queue
-through the slots themselves: taking one costs the same however the peer acknowledges, and an
-identifier comes back as late as possible. SUBSCRIBE and UNSUBSCRIBE share the identifiers (spec
-2.2.1) and must use those above `window.shape[0]`. The first slot of all connections comes before
-the second of any, so that memory is touched for as many slots as are ever in use.
-
-Inbound, a message of QoS 2 is passed on when its PUBLISH arrives and its identifier is remembered
-until PUBREL (the second flow of figure 4.3): one bit an identifier.
+`window[slot, sender]` holds a message sent at QoS 1 or 2; its Packet Identifier is slot + 1. Free
+slots form a queue, so that an identifier comes back as late as possible. SUBSCRIBE and UNSUBSCRIBE
+must use identifiers above `window.shape[0]` (spec 2.2.1). The first slot of all connections comes
+before the second of any, so that unused slots take no memory. A received message of QoS 2 has a bit
+for its identifier until PUBREL (figure 4.3, second flow).
 """
 
 from typing import TYPE_CHECKING, Final
@@ -27,33 +21,26 @@ if TYPE_CHECKING:
 
 FREE: Final = 0
 
-RECEIVED_BYTES: Final = 8_192
-"""Bytes of one row of `received_ids`, a bit for each Packet Identifier."""
+RECEIVED_BYTES: Final = 8_192  # of one row of `received_ids`, a bit for each Packet Identifier
 
 
 class Sender(Record):
     """The window of a connection: its slots for messages in flight."""
 
-    capacity: Uint16
+    capacity: Uint16  # messages that may be in flight
     in_flight: Uint16
-    """Both count messages."""
-    cursor: Uint16
-    """The first slot that was never used."""
-    first_free: Uint16
+    cursor: Uint16  # the first slot that was never used
+    first_free: Uint16  # queue of free slots before `cursor`: slot + 1, or 0
     last_free: Uint16
-    """The queue of free slots before `cursor`, both slot + 1, or 0 if it is empty."""
 
 
 class InFlight(Record):
     """A slot of a window, which stays readable after it is freed, until it is acquired again."""
 
-    awaits: Uint8
-    """The type of the packet that has to answer the message, or FREE."""
-    copies: Uint8
-    """Copies of the message that were sent after the first."""
+    awaits: Uint8  # type of the packet that has to answer the message, or FREE
+    copies: Uint8  # of the message that were sent after the first
     next_free: Uint16
-    sequence: Int64
-    """The application's number of the message, which must grow along a row."""
+    sequence: Int64  # the application's number of the message, which must grow along a row
     intended_ns: Int64
     sent_ns: Int64
 
@@ -62,8 +49,7 @@ class InFlight(Record):
 def set_capacity(fleet: "Fleet", sender: int, receive_maximum: int) -> int:
     """Set the number of messages that may be in flight: the window or the peer's Receive Maximum.
 
-    To be called on every CONNACK (spec 3.2.2.3.3; 65,535 if it is absent and in MQTT 3.1.1). If it
-    is less than the number in flight, nothing is acquired until acknowledgements arrive.
+    To be called on every CONNACK (spec 3.2.2.3.3; 65,535 if it is absent and in MQTT 3.1.1).
     """
     capacity = int(min(fleet.window.shape[0], receive_maximum))
     fleet.senders[sender].capacity = capacity
@@ -129,10 +115,7 @@ def answer(fleet: "Fleet", sender: int, packet_id: int, is_failure: bool) -> Non
 
 
 def redelivery_order(fleet: "Fleet", sender: int) -> NDArray[np.int64]:
-    """Return the slots to send again after the session was resumed, oldest first (spec 4.4).
-
-    A message that awaits PUBACK or PUBREC is sent as PUBLISH with DUP, another as PUBREL.
-    """
+    """Return the slots to send again after the session was resumed, oldest first (spec 4.4)."""
     slots = fleet.window[: fleet.senders[sender].cursor, sender]
     taken = np.flatnonzero(slots["awaits"] != FREE)
     return taken[np.argsort(slots["sequence"][taken])]
@@ -140,10 +123,7 @@ def redelivery_order(fleet: "Fleet", sender: int) -> NDArray[np.int64]:
 
 @compiled
 def accept_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
-    """Store the identifier of a PUBLISH of QoS 2; return True if it is new (spec 4.3.3).
-
-    `received` has RECEIVED_BYTES a row. The answer is PUBREC in both cases.
-    """
+    """Store the identifier of a PUBLISH of QoS 2; return True if it is new (spec 4.3.3)."""
     bit = 1 << (packet_id & 7)
     known = received[row, packet_id >> 3]
     received[row, packet_id >> 3] = known | bit
@@ -157,7 +137,7 @@ def is_unreleased(received: NDArray[np.uint8], row: int, packet_id: int) -> bool
 
 @compiled
 def release_qos2(received: NDArray[np.uint8], row: int, packet_id: int) -> bool:
-    """Handle a PUBREL; return True if its message was pending. The answer is PUBCOMP anyway."""
+    """Handle a PUBREL; return True if its message was pending."""
     bit = 1 << (packet_id & 7)
     known = received[row, packet_id >> 3]
     received[row, packet_id >> 3] = known & (0xFF ^ bit)

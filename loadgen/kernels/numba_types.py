@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class RowType(types.Record):
-    """numba's type of a `Record`: a narrow field is read as 64 bits.
-
-    A kernel is compiled once, whatever field its argument comes from.
-    """
+    """numba's type of a `Record`: fields are read as 64 bits, so that one kernel serves all."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         plain = from_dtype(dtype)
@@ -66,10 +63,7 @@ def _type_of(field: "Field") -> types.Type:
 
 
 class ArraysType(types.Type):
-    """numba's type of a pointer to the arrays of a class.
-
-    Its name contains all arrays, so that code for another table is never used.
-    """
+    """numba's type of a pointer to the arrays of a class; its name contains all of them."""
 
     def __init__(self, layout: "type[Arrays]") -> None:
         self.layout = layout
@@ -145,8 +139,6 @@ def _read(context: Any, builder: Any, of: ArraysType, table: Any, name: str) -> 
 
 
 def pointer_to(layout: "type[Arrays]") -> Any:
-    """Return a function of compiled code that converts `extension` to a pointer to such arrays."""
-
     def pointer(_context: Any, extension: Any) -> Any:
         def generate(_c: Any, _b: Any, _s: Any, arguments: Any) -> Any:
             return arguments[0]
@@ -157,11 +149,7 @@ def pointer_to(layout: "type[Arrays]") -> Any:
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, size: Any) -> Any:
-    """Return the address of array[position : position + size].
-
-    A negative position does not count from the end. With NUMBA_BOUNDSCHECK=1 an access outside the
-    array raises IndexError.
-    """
+    """Return the address of array[position : position + size]; NUMBA_BOUNDSCHECK=1 checks it."""
     struct = make_array(kind)(context, builder, array)
     if context.enable_boundscheck:
         length = builder.extract_value(struct.shape, 0)
@@ -173,11 +161,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, position: Any, s
 
 
 def reader(size_bytes: int) -> Any:
-    """Return a function that reads buffer[position : position + size_bytes], least byte first.
-
-    It is one load. A number that is combined from bytes costs several times as much if LLVM does
-    not recognize it.
-    """
+    """Return a function that reads buffer[position : position + size_bytes] as one number."""
 
     def read(_context: Any, buffer: Any, _position: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -234,8 +218,7 @@ def copier() -> Any:
 class HandlersType(types.Type):
     """numba's type of the handlers of a case (handlers.py); `types` are those of the functions.
 
-    For numba each function would be a value, an address that code in the cache must not contain.
-    Here the functions are part of the argument's type only, and it has no value.
+    The functions are part of the type and not values: code in the cache must not contain addresses.
     """
 
     def __init__(self, handlers: Any) -> None:

@@ -1,15 +1,10 @@
 """The schedule of messages, which depends on the scenario only and not on the sender.
 
-Streams are scheduled in *load time*, which runs at the scenario's nominal rate: message k of a
-stream is due at `phase + k * period` (constant arrivals), at a random time of that period
-(uniform), or an exponential gap after message k - 1 (Poisson). A *program* of rate steps maps
-load time to the clock. A change of the rate appends a step, so that no unsent message is dropped.
-Random choices hash the seed, the stream and k, so that a schedule does not depend on the spread of
-devices over workers.
-
-A stream with a period of 0 is a closed loop: its message is due when the window has room for it.
-
-The publishers of a worker wait in one binary heap ordered by due time.
+Streams are scheduled in *load time*, which runs at the nominal rate: message k is due at `phase + k
+* period` (constant arrivals), at a random time of that period (uniform), or an exponential gap
+after message k - 1 (Poisson). A *program* of rate steps maps load time to the clock. Random choices
+hash the seed, the stream and k. A stream with a period of 0 is a closed loop: its message is due
+when the window has room for it.
 """
 
 import math
@@ -35,19 +30,15 @@ class Publisher(Record):
     """A stream and its next message."""
 
     sequence: Int64
-    sent: Int64
-    """Messages that were sent; `sequence` is ahead while a batch is written."""
+    sent: Int64  # messages sent; `sequence` is ahead while a batch is written
     due_ns: Int64
     load_ns: Int64
-    phase_ns: Int64
-    """Load time of message 0 of a constant stream."""
+    phase_ns: Int64  # load time of message 0 of a constant stream
     period_ns: Float64
     stream: Int64
     arrival: Int32
-    device: Int32
-    """Row of the device that publishes it."""
-    deliveries: Int32
-    """Deliveries that each message must have."""
+    device: Int32  # row of the device that publishes it
+    deliveries: Int32  # that each message must have
 
 
 class ProgramStep(Record):
@@ -88,8 +79,7 @@ def make_program(start_ns: int) -> Rows[ProgramStep]:
 def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[ProgramStep]:
     """Return the program with `factor` times the nominal rate from `at_ns` on.
 
-    The smallest factor is a millionth, which nearly stops the schedule. Raises ValueError for a
-    negative one.
+    The smallest factor is a millionth. Raises ValueError for a negative one.
     """
     if factor < 0:
         raise ValueError(f"a rate cannot be {factor} times the nominal one")
@@ -102,7 +92,6 @@ def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[Pro
 
 @compiled
 def clock_of(program: Rows[ProgramStep], load_ns: int) -> int:
-    """Return the clock time of the load time `load_ns`, in ns."""
     step = len(program) - 1
     # A step that begins exactly there does not apply yet.
     while step > 0 and program[step].load_ns >= load_ns:
@@ -117,7 +106,6 @@ def clock_of(program: Rows[ProgramStep], load_ns: int) -> int:
 
 @compiled
 def load_time_of(program: Rows[ProgramStep], clock_ns: int) -> int:
-    """Return the load time at `clock_ns`, in ns."""
     step = len(program) - 1
     while step > 0 and program[step].clock_ns > clock_ns:
         step -= 1
@@ -165,8 +153,7 @@ def make_publishers(
 ) -> Rows[Publisher]:
     """Return publishers before their message 0; the arrays have an entry for each.
 
-    Constant streams begin at phase · period of load time, `phases` in [0, 1); random ones need no
-    phase.
+    Constant streams begin at phase · period of load time, `phases` in [0, 1).
     """
     publishers = Publisher.rows(len(streams))
     publishers["device"] = devices
@@ -187,10 +174,7 @@ def begin_schedule(publishers: Rows[Publisher], program: Rows[ProgramStep], seed
 
 @compiled
 def owed_messages(publisher: Publisher, program: Rows[ProgramStep], now_ns: int) -> int:
-    """Return the number of messages that are due at `now_ns` and not sent.
-
-    Exact for constant arrivals, the expected number for random ones.
-    """
+    """Return the number of messages due and not sent; for random arrivals, the expected number."""
     if publisher.due_ns > now_ns or publisher.period_ns == 0.0:
         return 0
     ahead_ns = load_time_of(program, now_ns) - publisher.load_ns

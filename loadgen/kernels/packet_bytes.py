@@ -1,8 +1,7 @@
 """Packets as bytes in arrays: the same as mqtt/codec.py, in compiled code.
 
-The functions allocate nothing, raise nothing, and can be inlined by LLVM. Positions are indices
-into the buffer; `end` is one past the last valid byte. Everything that the codec refuses is refused
-here.
+The functions allocate and raise nothing. Positions are indices into the buffer; `end` is one past
+the last valid byte. Everything that the codec refuses is refused here.
 """
 
 from typing import Final
@@ -90,11 +89,9 @@ def read_variable(buffer: Bytes, start: int, end: int) -> tuple[int, int, int]:
 def frame(buffer: Bytes, start: int, end: int, limit_bytes: int) -> tuple[int, int, int, int]:
     """Read a fixed header (spec 2.1); return (status, first_byte, body_start, packet_end).
 
-    OK: the complete packet is in `buffer[start:packet_end]`. INCOMPLETE: more bytes are needed; if
-    the fixed header is complete, first_byte, body_start and packet_end are valid, otherwise all
-    positions are `start`. MALFORMED: a reserved type, reserved flags, QoS 3, DUP with QoS 0, or a
-    bad Remaining Length. TOO_LARGE: the Remaining Length is over `limit_bytes`. AUTH passes, since
-    the version is not checked.
+    OK: the packet is `buffer[start:packet_end]`. INCOMPLETE: more bytes are needed; the positions
+    are `start` unless the fixed header is complete. TOO_LARGE: the Remaining Length is over
+    `limit_bytes`. AUTH passes, since the version is not checked.
     """
     if start >= end:
         return INCOMPLETE, 0, start, start
@@ -117,10 +114,7 @@ def frame(buffer: Bytes, start: int, end: int, limit_bytes: int) -> tuple[int, i
 
 @compiled
 def _is_text(buffer: Bytes, start: int, end: int, is_topic: bool) -> bool:
-    """Return True if bytes are UTF-8 without U+0000 (spec 1.5.4), and without wildcards in a topic.
-
-    That is also the meaning of well-formed in Python's decoder.
-    """
+    """Return True for UTF-8 without U+0000 (spec 1.5.4), and without wildcards in a topic."""
     position = start
     while position < end:
         byte = read_u8(buffer, position)
@@ -147,10 +141,7 @@ def _is_text(buffer: Bytes, start: int, end: int, is_topic: bool) -> bool:
 
 @compiled
 def _oddities(word: int) -> int:
-    """Return a number with a top bit in a byte if eight characters need a closer look.
-
-    They do not if all are ASCII, and none is U+0000, '#' or '+' (which differ in one bit).
-    """
+    """Return a number without top bits if eight characters are ASCII other than U+0000, # and +."""
     return int((word - _ONES) | (((word & _WITHOUT_8) ^ _NUMBER_SIGNS) - _ONES) | word)
 
 
@@ -189,10 +180,9 @@ def publish_fields(
 ) -> tuple[int, int, int, int, int, int]:
     """Read the body of a PUBLISH (spec 3.3) that `frame` found.
 
-    Return (status, topic_start, topic_end, packet_id, payload_start, properties). Status is OK or
-    MALFORMED. `packet_id` is 0 for QoS 0. `properties` has a bit for each property identifier. An
-    empty topic stands for a Topic Alias. The text of another one is left to `is_topic`, which need
-    not read a topic that is equal to an expected one.
+    Return (OK or MALFORMED, topic_start, topic_end, packet_id, payload_start, properties).
+    `packet_id` is 0 for QoS 0; `properties` has a bit for each identifier. The text of a topic is
+    left to `is_topic`.
     """
     topic_start = body_start + 2
     if topic_start > packet_end:
@@ -226,7 +216,7 @@ def publish_fields(
 def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tuple[int, int, int]:
     """Check Property Length and properties of a packet (spec 2.2.2).
 
-    Return (status, a bit for each identifier, position after them); status is OK or MALFORMED.
+    Return (OK or MALFORMED, a bit for each identifier, position after them).
     """
     status, length, position = read_variable(buffer, start, end)
     if status != OK or length > end - position:
@@ -308,8 +298,7 @@ def ack_fields(
 ) -> tuple[int, int, int]:
     """Read the body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7).
 
-    Return (status, packet_id, reason). Status is OK or MALFORMED. MQTT 3.1.1 has only the two bytes
-    of the identifier.
+    Return (OK or MALFORMED, packet_id, reason).
     """
     length = packet_end - body_start
     if length < 2 or (length > 2 and version != MQTT_5):
@@ -354,12 +343,10 @@ def write_publish(
     properties: Bytes,
     payload_bytes: int,
 ) -> int:
-    """Write a PUBLISH up to its payload (spec 3.3) and return where the payload belongs.
+    """Write a PUBLISH up to its payload (spec 3.3); return the position of the payload.
 
-    `flags` are those of the fixed header: DUP << 3 | QoS << 1 | RETAIN. `packet_id` is not written
-    for QoS 0, and version 4 ignores `properties`, which come without their length. The caller has
-    checked that everything fits in `out` and that the topic is valid. Slices of arrays made by
-    `carray` cost nothing; slices of numpy's own cost some 25 ns, as numba counts their references.
+    `flags` are those of the fixed header: DUP << 3 | QoS << 1 | RETAIN. `packet_id` is written for
+    QoS 1 and 2, and `properties`, without their length, for MQTT 5. All must fit in `out`.
     """
     topic_bytes = len(topic)
     properties_bytes = len(properties)
@@ -390,9 +377,7 @@ def write_publish(
 
 @compiled
 def write_ack(out: Bytes, pos: int, packet_type: int, packet_id: int) -> int:
-    """Write PUBACK, PUBREC, PUBREL or PUBCOMP with success, in the four bytes that both versions
-    read alike (spec 3.4.2.1), at `out[pos]`; return the position after it.
-    """
+    """Write an acknowledgement with success in four bytes (spec 3.4.2.1); return their end."""
     out[pos] = packet_type << 4 | (2 if packet_type == PUBREL else 0)
     out[pos + 1] = 2
     out[pos + 2] = packet_id >> 8 & 0xFF

@@ -1,6 +1,4 @@
-"""The header of 32 bytes, or of 16, by which every message accounts for itself.
-
-Little-endian:
+"""The header of 32 bytes, or of 16, by which every message accounts for itself. Little-endian:
 
     offset  size  field
     0       4     run tag           the run that this message belongs to
@@ -12,15 +10,9 @@ Little-endian:
                                     its last four bits are then the number of the copy
     28      4     CRC-32            of the body (bytes 32 and on), then of bytes 0 to 27
 
-The send offset is a single because its relative error, 6e-8, is far below a histogram's three
-digits at any size, also without its last bits. Nothing is sent before it is due, so that its sign
-is free. A copy is marked if MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost
-the session. Each copy may arrive once.
-
-The CRC is zlib's, body first, so that a sender computes the constant body's
-part once. Anyone can check a captured message with `zlib.crc32(p[:28], zlib.crc32(p[32:]))`.
-
-A payload below 32 bytes has a short header of 16:
+A copy is marked if MQTT lets both arrive: at QoS 1, and at QoS 2 when the broker had lost the
+session. The CRC of a captured message is `zlib.crc32(p[:28], zlib.crc32(p[32:]))`: body first, so
+that a sender computes it once. A payload below 32 bytes has a short header of 16:
 
     0       1     lowest byte of the run tag
     1       3     stream
@@ -63,10 +55,7 @@ def stamp(
     body_crc: int,
     copy: int = 0,
 ) -> None:
-    """Write the header at `position`; `body_crc` is the CRC-32 of the body that follows it.
-
-    `copy` is the number of the copy for a message that is sent again, at most COPIES_MOST.
-    """
+    """Write the header at `position`, with the CRC-32 of its body and the number of a copy."""
     offset = int(np.int64(np.float32(max(sent_ns - intended_ns, 0)).view(np.uint32)))
     if copy:
         # With all bits above the sign, which the shift below drops.
@@ -177,10 +166,7 @@ def lengthen(
 
 
 def make_body(size_bytes: int, seed: int) -> arrays.Bytes:
-    """Return printable filler that follows the header in every message of a run.
-
-    It repeats itself after a MiB.
-    """
+    """Return printable filler for the bodies of a run, which repeats itself after a MiB."""
     letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz0123456789", np.uint8)
     random = np.random.default_rng(seed).integers(0, len(letters), min(size_bytes, _RANDOM_BYTES))
     return np.resize(letters[random], size_bytes)
@@ -214,8 +200,7 @@ def crc_of_body(states: npt.NDArray[np.int64], body: arrays.Bytes, length: int) 
 
 # --- headers in other places --------------------------------------------------------------------
 
-HEX_BYTES = 2 * HEADER_BYTES
-"""Length of a header as hexadecimal digits: the value of a user property, or a field of a text."""
+HEX_BYTES = 2 * HEADER_BYTES  # of a header as hexadecimal digits
 IN_FRONT, IN_PROPERTY, NOWHERE, SHORT, IN_FIELD = range(5)
 """Places of the header. SHORT is one of 16 bytes in front, IN_FIELD + n a field that begins after n
 bytes of the payload. NOWHERE: topic and order stand for it (by_order.py)."""
@@ -249,10 +234,7 @@ def move_out(out: arrays.Bytes, start: int, place: int) -> None:
 
 @compiled
 def move_in(buffer: arrays.Bytes, payload: int, text: int, place: int, run_tag: int) -> int:
-    """Undo `move_out` for the header whose digits begin at `text`; return its begin.
-
-    -1 if there is no header of this run.
-    """
+    """Undo `move_out` for a header whose digits begin at `text`; return its begin, or -1."""
     begin = payload if place >= IN_FIELD else payload - HEADER_BYTES
     first, first_is_good = _word(buffer, text)
     second, second_is_good = _word(buffer, text + 16)
@@ -295,12 +277,10 @@ class Place(arrays.Record):
     offset: arrays.Int64
     digits: arrays.Int64
     source: arrays.Int64
-    fill: arrays.Int64
-    """The character before the digits of the number."""
+    fill: arrays.Int64  # character before the digits of the number
 
 
-SOURCES = ("device", "sequence", "time_ms", "random")
-"""The numbers that can fill a place; `Place.source` is an index of it."""
+SOURCES = ("device", "sequence", "time_ms", "random")  # numbers for a `Place`, by its source
 DEVICE, SEQUENCE, TIME_MS = 0, 1, 2
 SPACE, ZERO = 0x20, 0x30
 

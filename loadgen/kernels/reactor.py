@@ -1,11 +1,8 @@
 """The hot path in compiled code: reading and writing of sockets.
 
-`poll` reads every ready connection, passes the bytes to `receive_packets` and writes the answers.
-`pump` sends due messages. The epoll set of all connections and the timer is itself one descriptor
-of the worker's uvloop loop, whose callback serves it. Events are queued for Python: an unusual
-CONNACK, a broken connection, TLS and WebSocket.
-
-Descriptors are edge-triggered, so that no call is needed to change their events.
+`poll` reads every ready connection and answers, `pump_due` sends due messages. The epoll set is
+itself one descriptor of the worker's loop. Descriptors are edge-triggered, so that no call is
+needed to change their events. Events are queued for Python.
 """
 
 import errno
@@ -58,19 +55,16 @@ Table = npt.NDArray[np.int64]
 EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
 READS_PER_TIMED = 7
-"""One of this many reads is timed by the kernel's clock, and its delay counts for all. With a round
-number it would always be the same one of as many subscribers of a topic."""
+"""One of so many reads is timed by the kernel's clock. A round number would always select the same
+one of as many subscribers of a topic."""
 _MESSAGES_AT_ONCE = 2000
 _BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent separately
 _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
-TIMER = -1
-"""Data of the timer in the epoll set; that of a connection is its row."""
-LINGER = -2
-"""The timer of the tick, and of the end of a stay in compiled code."""
-CHANNEL = -3
-"""The channel of the coordinator."""
+TIMER = -1  # data of the timer in the epoll set; that of a connection is its row
+LINGER = -2  # the timer of the tick, and of the end of a stay in compiled code
+CHANNEL = -3  # the channel of the coordinator
 
 
 ReceiveKernel = Callable[[Fleet, int, int, int], tuple[int, int]]
@@ -93,9 +87,8 @@ class EntryPoints(NamedTuple):
 def poll(fleet: Fleet, timeout_ms: int, asked_ns: int, handlers: Handlers) -> int:
     """Wait at most `timeout_ms` and serve ready descriptors; return the end of the wait in ns.
 
-    `asked_ns` is the time for which a timer is armed. After the call `totals.events` events wait
-    for Python, `totals.ready` devices have more to read and need another call, and `totals.rearm`
-    is 1 if `pump` has to be called.
+    `asked_ns` is the time for which a timer is armed. After the call `totals` has the events for
+    Python, the `ready` devices that need another call, and `rearm` if `pump_due` has to be called.
     """
     totals = fleet.totals
     again = totals.ready
@@ -245,8 +238,8 @@ def _record_own_delay(
     """Count the own delay of the messages of a read.
 
     `waited_ns` is that of the last message, -1 if the kernel reported no time. After a stall the
-    others are taken to have arrived evenly since its begin. Otherwise all arrived together, and
-    count for so many `reads`. An arrival after the window counts in the window.
+    others are taken to have arrived evenly since its begin, otherwise all at once, for so many
+    `reads`.
     """
     phase = min(counting.phase_of(fleet.run, now_ns), counting.MEASURE)
     slot = counting.slot_of(fleet.devices[row].group, counting.S_OWN_DELAY, phase)
@@ -260,12 +253,9 @@ def _record_own_delay(
 
 @compiled
 def keep_partial(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> bool:
-    """Store fleet.buffer[start:end], an incomplete packet; return False if it is too large.
-
-    If a body is streamed, its head is stored already.
-    """
+    """Store fleet.buffer[start:end], an incomplete packet; return False if it is too large."""
     if fleet.devices[row].body_left > 0:
-        return True
+        return True  # the head of a streamed body is stored already
     if end - start > fleet.run.whole_limit:
         counting.push_event(fleet, counting.BROKEN, row, _PACKET_TOO_LARGE, now_ns)
         return False
@@ -293,10 +283,7 @@ def _answer(fleet: Fleet, row: int, end: int, now_ns: int) -> None:
 
 @compiled
 def pump_due(fleet: Fleet, handlers: Handlers) -> None:
-    """Send due messages and arm the timer for the next ones.
-
-    With a send tick, messages that become due during the call are sent at the next tick.
-    """
+    """Send due messages and arm the timer for the next ones."""
     totals = fleet.totals
     heap = fleet.heap
     messages = 0
@@ -403,9 +390,8 @@ def _leave_body(fleet: Fleet, row: int, start: int, end: int, now_ns: int) -> No
 def serve_devices(fleet: Fleet, linger_ns: int, handlers: Handlers) -> None:
     """Poll and pump until Python is needed or `linger_ns` are over.
 
-    The worker waits here while its loop has nothing to do. A timeout of each wait would make the
-    kernel program a timer, which costs more than the wait. So the linger timer of the epoll set is
-    armed for the tick or the end of the stay (-1 for none). It stays armed for the tick afterwards.
+    The linger timer is armed for the tick or the end of the stay (-1 for none): a timeout of each
+    wait would make the kernel program a timer, which costs more than the wait.
     """
     totals, attention = fleet.totals, fleet.attention
     now_ns = monotonic_ns(fleet.clock)
@@ -523,9 +509,8 @@ def connect_waiting(fleet: Fleet, count: int) -> None:
 def ping_idle(fleet: Fleet, now_ns: int, pingreq: Bytes, due: Table) -> int:
     """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
 
-    That is half to three quarters of it, different for each connection, so that devices that fell
-    silent together do not ping together. Streamed or blocked connections are listed in `due` for
-    the caller; return their number. `pinged_ns` is the time of the first PINGREQ without an answer.
+    That is half to three quarters of it, different for each connection, so that they do not ping
+    together. Streamed or blocked ones are listed in `due` for the caller; return their number.
     """
     listed = 0
     for row in range(len(fleet.devices)):

@@ -42,7 +42,7 @@ def take_slots(
 ) -> tuple[int, int, int]:
     """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
 
-    A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Returns
+    A row of `taken` is slot, count, sum, least and greatest in ns, first bucket, buckets. Return
     (the slot to continue with, rows, buckets).
     """
     rows = 0

@@ -1,10 +1,6 @@
 """Handling of the bytes that a device receives: messages, acknowledgements, CONNACK.
 
-`receive_packets` handles every whole packet, accounts for messages and writes acknowledgements.
-The meaning of a message depends on the case: `Handlers`. Those here are of devices that receive and
-respond; a case may have others (plan/behaviour.py).
-
-Bytes and times come in as arguments; sockets and clocks are those of `reactor`.
+The meaning of a message depends on the case: `Handlers`. Sockets and clocks are in `reactor`.
 """
 
 from typing import Any, NamedTuple
@@ -71,8 +67,7 @@ _MALFORMED_PACKET = int(ReasonCode.MALFORMED_PACKET)
 _PROTOCOL_ERROR = int(ReasonCode.PROTOCOL_ERROR)
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 _FIXED_HEADER_BYTES = 5  # at most (2.1)
-SCRATCH_BYTES = HEADER_BYTES
-"""The end of `buffer`, where short headers are lengthened; no read reaches it."""
+SCRATCH_BYTES = HEADER_BYTES  # end of `buffer` for short headers; no read reaches it
 _REPEATED_PUBREL = PUBREL << 4 | 0x0A
 _NO_VIOLATION = -1
 _ANSWERS = len(violations.ANSWERS)
@@ -106,9 +101,8 @@ def receive_packets(
 ) -> tuple[int, int]:
     """Handle every complete packet in fleet.buffer[:end] that a device received at `now_ns`.
 
-    Answers are written to `out`: at most 4 bytes for each packet, acknowledgements withheld before,
-    and what the handlers write. Return (begin of the first incomplete packet, bytes written). A
-    violation of the protocol is queued as BROKEN and ends the scan at `end`.
+    Return (begin of the first incomplete packet, bytes of answers in `out`). A violation of the
+    protocol is queued as BROKEN and ends the scan at `end`.
     """
     buffer, device = fleet.buffer, fleet.devices[row]
     version = fleet.groups[device.group].version
@@ -255,8 +249,7 @@ def _begin_body(
     """Store only the head of a long PUBLISH, with the payload's header, once it has arrived.
 
     `head` is the first byte of the packet, its begin, the begin of its body, and its end; it has
-    arrived up to `end`. Return the begin of the bytes that the caller has to store: the packet if
-    its head is incomplete or too long.
+    arrived up to `end`. Return the begin of the bytes that the caller has to store.
     """
     buffer, device = fleet.buffer, fleet.devices[row]
     first_byte, start, body, packet_end = head
@@ -280,10 +273,7 @@ def _begin_body(
 def _take_body(
     fleet: Fleet, row: int, end: int, now_ns: int, handlers: Handlers
 ) -> tuple[int, int]:
-    """Add the bytes of a body to its checksum; the last byte completes the message.
-
-    Return the begin of the next packet, and the bytes written.
-    """
+    """Add bytes to the checksum of a body; return (begin of the next packet, bytes written)."""
     buffer = fleet.buffer
     device = fleet.devices[row]
     head_end = device.partial_bytes
@@ -387,8 +377,7 @@ def release_held(fleet: Fleet, row: int, position: int) -> int:
 def _on_ack(fleet: Fleet, ack: Acknowledgement, position: int, handlers: Handlers) -> int:
     """Handle PUBACK, PUBREC, PUBREL or PUBCOMP; return the position after the answer.
 
-    A message that waits for another one is given up, so that the window does not fill with such
-    messages.
+    A message that waits for another one is given up, or such messages would fill the window.
     """
     row, kind, packet_id = ack.row, ack.kind, ack.packet_id
     device = fleet.devices[row]
@@ -477,8 +466,7 @@ def _free_window(fleet: Fleet, row: int) -> None:
 def _on_connack(fleet: Fleet, row: int, start: int, body: int, end: int, now_ns: int) -> bool:
     """Accept or refuse a device; return True if Python must look at the CONNACK.
 
-    That is not so if another device of the group had the same; but the last CONNACK is always
-    shown, so that Python sees that all devices have connected.
+    That is so for the last CONNACK, and for one that differs from the usual one of the group.
     """
     if end - body < 2:
         return True

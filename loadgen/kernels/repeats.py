@@ -1,15 +1,9 @@
 """Repeated messages that MQTT allows: each is excused for its identity, once.
 
 A delivery of QoS 1 may be repeated if the connection broke before the broker had the PUBACK. That
-is in doubt for messages that arrived shortly before: `settle` moves the border twice a second or
-so, while messages arrive. `doubt_pairs` opens the doubt when a connection breaks, and each message
-in it may arrive once more.
-
-A message that our publisher sent again may arrive as often as it was sent. The number of the copy
-is in its header (payload.py). The highest number stands for all further copies, so that their
-repeats are excused.
-
-A device that subscribes again after a return gets the retained message of each topic once more.
+is in doubt for messages that arrived shortly before: `settle` moves the border, `doubt_pairs` opens
+the doubt. A message that our publisher sent again may arrive as often as it was sent; the number of
+the copy is in its header. A device that subscribes again gets each retained message once more.
 """
 
 from typing import TYPE_CHECKING
@@ -32,8 +26,7 @@ Table = npt.NDArray[np.int64]
 COPIES_LIMIT = 1 << 20
 WITHHELD_LIMIT = 1 << 16
 _GAPS_LIMIT = 100
-"""Maximum number of gaps of a pair in which the first missing message is searched. With more, all
-messages of the pair stay in doubt."""
+"""Gaps of a pair in which the first missing message is searched; with more, all is in doubt."""
 
 # Marks of a message in `copies`, besides the numbers of its copies.
 _FIRST_WAS_COPY, _ORIGINAL, _RETAINED, _MARKS = 0, 16, 17, 32
@@ -42,12 +35,9 @@ _FIRST_WAS_COPY, _ORIGINAL, _RETAINED, _MARKS = 0, 16, 17, 32
 class Doubt(Record):
     """The messages of a pair whose acknowledgement the broker may lack."""
 
-    settled: Int64
-    """Sequences before it arrived long before the last arrival of the pair's device."""
-    newest: Int64
-    """The same limit at the last check."""
-    end: Int64
-    """First sequence that had not arrived when the last connection broke; 0 before."""
+    settled: Int64  # sequences before it arrived long before the last arrival at the device
+    newest: Int64  # the same limit at the last check
+    end: Int64  # first sequence not arrived when the last connection broke; 0 before
 
 
 class Copy(Record):

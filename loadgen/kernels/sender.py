@@ -76,9 +76,8 @@ def send_due(
 ) -> tuple[int, int]:
     """Write the messages that a publisher has to send at `now_ns`, at most `limit`.
 
-    `sent_ns` goes into the headers. Step the schedule and take packet identifiers; each message
-    has a row in `batch`. Set WINDOW_FULL if the window is full. Return (bytes written to `out`,
-    messages).
+    `sent_ns` goes into the headers. Each message steps the schedule and has a row in `batch`. Set
+    WINDOW_FULL if the window is full. Return (bytes written to `out`, messages).
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
@@ -135,8 +134,7 @@ def record_sent(
 ) -> None:
     """Count the first `sent` of the `count` messages of a batch and take the others back.
 
-    Messages that are taken back stay due, with the same sequence and intended time. PUSHED_BACK
-    stays until no message is unsent.
+    Those stay due, with the same sequence and intended time, and PUSHED_BACK until all are sent.
     """
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
@@ -314,13 +312,10 @@ def redeliver_some(
 ) -> tuple[int, int, int]:
     """Write again the messages that were unacknowledged when the connection broke.
 
-    The payload is marked as a copy if a receiver may get both (payload.py).
-
-    `slots[:count]` are those of `redelivery_order`. If the broker has the session, a PUBLISH has
-    DUP, and a message that waits for PUBCOMP gets its PUBREL. If not, messages are sent as new
-    ones, and those that the broker had accepted are given up. Return (slots handled, bytes written
-    to `out`, bytes of `body` that must follow); fewer slots than `count` if `out` is full or a body
-    must follow.
+    `slots[:count]` are those of `redelivery_order`. If the broker lost the session, messages are
+    sent as new ones, and those that it had accepted are given up. The payload is marked as a copy
+    if a receiver may get both. Return (slots handled, bytes written to `out`, bytes of `body` that
+    must follow); fewer slots than `count` if `out` is full or a body must follow.
     """
     device = fleet.devices[row]
     group = fleet.groups[device.group]

@@ -1,11 +1,7 @@
-"""System calls of compiled code.
+"""System calls of compiled code, at the cost of C; each returns its result, or minus errno.
 
-A socket call through Python objects costs half as much again as the call itself; here it costs the
-same as in C. numba resolves each name in the C library of the process. Linux only: the
-numbers are those of <sys/epoll.h>, <sys/socket.h>, <netinet/in.h> and <sys/timerfd.h>, and the
-layout of `struct epoll_event`, which is packed on x86-64 alone.
-
-Every function returns the call's result, or minus errno.
+Linux only: the numbers are those of <sys/epoll.h>, <sys/socket.h>, <netinet/in.h> and
+<sys/timerfd.h>; `struct epoll_event` is packed on x86-64 alone.
 """
 
 import errno
@@ -29,17 +25,12 @@ EPOLLET = -0x80000000  # bit 31 of a signed word
 _EPOLL_CTL_ADD = 1
 
 _PACKED = platform.machine() in ("x86_64", "AMD64")
-EVENT_WORDS = 3 if _PACKED else 4
-"""32-bit words of one `struct epoll_event`."""
-EVENT_DATA = 1 if _PACKED else 2
-"""Word with the low half of its data."""
+EVENT_WORDS = 3 if _PACKED else 4  # 32-bit words of one `struct epoll_event`
+EVENT_DATA = 1 if _PACKED else 2  # word with the low half of its data
 
-ACCOUNT_BYTES = 64
-"""Bytes for three numbers, and some more."""
+ACCOUNT_BYTES = 64  # for three numbers, and some more
 _CLOCK_REALTIME, _CLOCK_MONOTONIC = 0, 1
-CLOCK_OFFSET = 4
-"""Place in the scratch of `monotonic_ns` of the offset of the run's clock from this host's, after
-two `struct timespec`."""
+CLOCK_OFFSET = 4  # of the run's clock from this host's, after two `struct timespec`
 CLOCK_WORDS = CLOCK_OFFSET + 1
 _TFD_NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _TFD_TIMER_ABSTIME = 1
@@ -54,8 +45,7 @@ _STAMP_KIND = int(np.array([socket.SOL_SOCKET, _SO_TIMESTAMPNS], np.int32).view(
 # 64-bit Linux), struct iovec, room for one control message, a struct timespec.
 _MESSAGE, _IOVEC, _CONTROL, _TIME = 0, 7, 9, 17
 _CONTROL_BYTES = 8 * (_TIME - _CONTROL)
-MESSAGE_WORDS = _TIME + 2
-"""64-bit words that `receive_timed` and `age_ns` need."""
+MESSAGE_WORDS = _TIME + 2  # 64-bit words that `receive_timed` and `age_ns` need
 _IP_BIND_ADDRESS_NO_PORT = 24
 _IP_LOCAL_PORT_RANGE = 51
 _WHOLE_RANGE = -65536  # 65535 << 16: no narrower than the host's
@@ -161,10 +151,7 @@ def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch:
 
 @compiled
 def age_ns(scratch: Table) -> int:
-    """Return the age of the last bytes of `receive_timed`; -1 if the kernel reported no time.
-
-    Both times are of CLOCK_REALTIME, so that it need not be related to another clock.
-    """
+    """Return the age of the last bytes of `receive_timed`; -1 if the kernel reported no time."""
     if scratch[_MESSAGE + 5] < _STAMP_BYTES or scratch[_CONTROL + 1] != _STAMP_KIND:
         return -1
     _clock_gettime(_CLOCK_REALTIME, scratch.ctypes.data + 8 * _TIME)
@@ -211,18 +198,11 @@ def set_option(descriptor: int, level: int, option: int, value: int, scratch: Wo
 def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> int:
     """Return a non-blocking TCP socket without Nagle's delay, bound to `source` if it is not empty.
 
-    The kernel records when it receives the socket's bytes (SO_TIMESTAMPNS).
-
     `source` is a sockaddr with port 0. The port is chosen at connect, so that an address serves as
-    many connections as there are ports to each destination.
-
-    Without a port range of the socket (ip(7), since Linux 6.3), ports of one parity come first.
-    After half of the range each connect tries all of them again, in 750 µs instead of 17. An older
-    kernel refuses the option, which does no harm.
-
-    `few_bytes` makes the buffers of both kernels small. That of the receiver is as small as
-    possible. That of the sender depends on the largest segment, which is 64 KiB on loopback; its
-    buffer would be megabytes.
+    many connections as there are ports to each destination. Without a port range (ip(7), since
+    Linux 6.3), each connect tries half of all ports again, in 750 µs instead of 17, once those of
+    one parity are used. `few_bytes` makes the buffers of both kernels small; the sender's depends
+    on the largest segment.
     """
     descriptor = _result(_socket(family, _SOCK_STREAM_FLAGS, 0))
     if descriptor < 0:
@@ -299,10 +279,8 @@ def make_timer() -> int:
 def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
     """Make the timer readable at `moment_ns` of the run's clock, or disarm it if that is 0.
 
-    A moment may be negative, as the run's clock can count from a later start than this host's.
-    `scratch` is that of `monotonic_ns`.
-
-    Arming discards an expiry that was not read, so the timer is never read.
+    A moment may be negative. `scratch` is that of `monotonic_ns`. Arming discards an expiry that
+    was not read, so the timer is never read.
     """
     scratch[0] = 0
     scratch[1] = 0

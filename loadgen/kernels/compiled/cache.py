@@ -1,18 +1,10 @@
 """The cache of compiled kernels.
 
-Each version of the program has a directory: its name is the hash of the kernels' sources, of all
-that compiles them, and of the processor. An edit of any kernel compiles all of them again, in 8 to
-10 s. The directories are in NUMBA_CACHE_DIR, or in `loadgen/kernels` in the user's cache directory.
-
-There are two kinds of files. A `.kernel` has the machine code of a function that Python calls, a
-`.bitcode` the LLVM code of a function that other kernels call (see `linking`).
-
-Any number of processes can start with an empty cache at once: a file is complete when it gets its
-name and never changes, and a lock lets one process compile a kernel while others wait for it. If
-the directory cannot be written, each process compiles for itself.
-
-Kernels of tests and benchmarks are not in SOURCES. The names of their files contain a hash of the
-module, so they may call only kernels of that module and of the program.
+Each version of the kernels' sources, of numba and of the processor has a directory. A `.kernel` has
+the machine code of a function that Python calls, a `.bitcode` the LLVM code of one that kernels
+call (see `linking`). A file is complete when it gets its name and never changes, and a lock lets
+one process compile a kernel while others wait. Kernels of tests and benchmarks are not in SOURCES:
+they may call only kernels of their module and of the program.
 """
 
 # mypy: disable-error-code="attr-defined,no-untyped-call,misc"
@@ -51,8 +43,7 @@ SOURCES = (
     *(_PACKAGE / name for name in ("mqtt", "metrics")),
 )
 """Folders with the kernels of the program and with all that they read."""
-_LEAST_KEPT = 4
-"""Directories that are never removed: those that were used last."""
+_LEAST_KEPT = 4  # directories that are never removed: those that were used last
 _KEPT_S = 3600
 
 

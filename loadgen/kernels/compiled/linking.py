@@ -1,9 +1,8 @@
 """Compilation of each kernel to machine code once, instead of once for each caller.
 
-Numba makes machine code of every function that it compiles, with all that the function calls: one
-that is eight calls deep is optimized and translated nine times. Here a function that only kernels
-call remains LLVM code. Only a function that Python calls is linked with what it needs, optimized
-and translated; without this a first run takes 13 to 27 s instead of 8.
+Numba translates every function with all that it calls. Here a function that only kernels call
+remains LLVM code, and one that Python calls is linked with what it needs. A first run takes 8 s
+instead of 13 to 27.
 """
 
 # mypy: disable-error-code="no-untyped-call,misc"
@@ -33,10 +32,7 @@ class _Library(JITCodeLibrary):
         self._linking_libraries.append(library)
 
     def _optimize_final_module(self) -> None:
-        """Run the optimizer twice: the second time sees what the first one inlined.
-
-        Receiving a message is 10 % slower without this.
-        """
+        """Run the optimizer twice, or receiving a message is 10 % slower."""
         super()._optimize_final_module()
         super()._optimize_final_module()
 
