@@ -1,8 +1,7 @@
 """The arrays of one worker (kernels/fleet.py), made from its plan.
 
-A connection is a row, not an object. The arrays for rare events, such as a packet cut in two, are
-mapped without being touched, so that an idle device costs its row, its CONNECT packet and the
-kernel's socket.
+Arrays for rare events are mapped without being touched, so that an idle device costs its row, its
+CONNECT packet and the kernel's socket.
 """
 
 import mmap
@@ -76,16 +75,14 @@ Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
-_WHOLE_BYTES = 64 * 1024
-"""Longest message that a connection can store whole; longer ones stream."""
+_WHOLE_BYTES = 64 * 1024  # longest message that a connection can store whole; longer ones stream
 _BODY_STATE_BYTES = 8  # the state of a body that is streamed, after its head
 GAPS_LIMIT = 1 << 26
 _SPARE_EVENTS = 1024  # most events that one `poll` adds without a check for room
 _HEADERS_MOST_BYTES = 16 + len(HEADER_PROPERTY)  # of a PUBLISH without its topic
 _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _MAP_NORESERVE = 0x4000
-_CONNACK_BYTES = 128
-"""Longer packets, with properties of many words, each go through Python."""
+_CONNACK_BYTES = 128  # longer packets each go through Python
 _PLACES = {"payload": IN_FRONT, "property": IN_PROPERTY, "none": NOWHERE}
 _NUMBERS = {"": NO_NUMBER, "topic": TOPIC_NUMBER, "device": DEVICE_NUMBER}
 _TOTALS_OF_A_RUN = (
@@ -93,7 +90,6 @@ _TOTALS_OF_A_RUN = (
     *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
     *("disconnects", "finished", "withheld", "copies"),
 )
-"""Bytes of the buffers that do not depend on the number of connections."""
 
 
 def socket_address(host: str, port: int) -> bytes:
@@ -317,8 +313,7 @@ def _publishers(
 ) -> Rows[pacer.Publisher]:
     """Return the publishers before their message 0.
 
-    `senders` are the groups, and `number` is that of each device in its group. `deliveries` has an
-    entry for each publisher.
+    `number` is that of each device in its group; `deliveries` has an entry for each publisher.
     """
     rows = np.flatnonzero(devices["publisher"] >= 0)
     owners, numbers = devices["group"][rows], number[rows]
@@ -335,8 +330,7 @@ def _publishers(
 
 
 def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[Place], Bytes]:
-    """Return the bodies of all groups, their CRCs, the places that each message fills, and the
-    properties.
+    """Return bodies, their CRCs, the places that each message fills, and properties of all groups.
 
     The row of a group gets its part of them. Groups without a file share a body.
     """
@@ -401,10 +395,7 @@ def _header_places(plan: Plan, rows: Rows[GroupRecord]) -> Table:
 
 
 def _whole_limit(plan: Plan) -> int:
-    """Return the limit of the bytes of a packet that is stored until it is complete.
-
-    Code that answers a message, or reads its body, needs it as a whole.
-    """
+    """Return the most bytes of a packet that is stored whole: all, if code answers or reads it."""
     answering = any(owner.responds is not None for owner in plan.groups)
     moved = plan.scenario.header != "payload" or any(
         group.publishes and group.publishes.payload_template for group in plan.groups
@@ -534,10 +525,7 @@ def await_schedule(fleet: PlannedFleet) -> None:
 
 
 def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
-    """Forget the messages of a run that has none in flight, before another one is played.
-
-    The plans of the two differ in rates and tags alone, and the connections stay.
-    """
+    """Forget the messages of a finished run; the next plan differs in rates and tags alone."""
     fleet.plan = plan
     fleet.run.run_tag = plan.run_tag
     fleet.run.tick_ns = plan.send_tick_us * 1000

@@ -1,8 +1,4 @@
-"""The worker's end of its channel to the coordinator.
-
-Owns the transport, the commands under way and the lease: a worker that receives nothing for too
-long has lost its coordinator and ends.
-"""
+"""The worker's end of its channel to the coordinator, with the commands under way and the lease."""
 
 import asyncio
 import socket
@@ -33,7 +29,6 @@ class Channel(asyncio.Protocol):
 
     @property
     def descriptor(self) -> int:
-        """Return the descriptor that is readable when the coordinator has sent something."""
         assert self._transport is not None
         return int(self._transport.get_extra_info("socket").fileno())
 
@@ -97,8 +92,7 @@ class Channel(asyncio.Protocol):
     def lease_is_over(self) -> bool:
         """Return True if the coordinator was silent for too long at this call and the last.
 
-        After a stall of this process, timers run before the channel is read, where a frame may
-        wait. Therefore one silent call is not enough.
+        One silent call is not enough: after a stall of this process, a frame may wait to be read.
         """
         was_silent = self._was_silent
         self._was_silent = self.loop.time() - self._heard_s > self.lease_s

@@ -1,8 +1,7 @@
 """The run's clock: CLOCK_MONOTONIC of the coordinator's host, estimated on other hosts.
 
-All moments that a worker records, sends or receives are of this clock, so that moments of all hosts
-can be compared. A worker on the coordinator's host reads it directly. A worker on another host adds
-the offset that its agent measures, which follows the drift of the two (run/hosts/clocks.py).
+All moments of a run are of this clock. A worker on another host adds the offset that its agent
+measures, which follows the drift of the two (run/hosts/clocks.py).
 """
 
 import time
@@ -29,10 +28,7 @@ def clock_words() -> npt.NDArray[np.int64]:
 
 
 def follow(offset_ns: int, fleet: PlannedFleet | None = None) -> None:
-    """Set the offset of the run's clock from this host's, also for the kernels of `fleet`.
-
-    A step in either direction is smaller than the bound, so a step back needs no special case.
-    """
+    """Set the offset of the run's clock from this host's, also for the kernels of `fleet`."""
     global _offset_ns
     _offset_ns = offset_ns
     if fleet is not None:

@@ -18,10 +18,8 @@ from loadgen.worker.frames import Header
 
 Table = npt.NDArray[np.int64]
 
-MESSAGES_LIMIT = 100_000
-"""Maximum number of unacknowledged messages, and of lengths of streams, in a worker's report."""
-LOST_LIMIT = 100
-"""Maximum number of ranges of lost messages in a worker's report."""
+MESSAGES_LIMIT = 100_000  # unacknowledged messages, and lengths of streams, in a report
+LOST_LIMIT = 100  # ranges of lost messages in a worker's report
 UNKNOWN = -1
 _NO_BYTES = bytes(4)
 
@@ -61,8 +59,7 @@ def sent_by_streams(fleet: PlannedFleet) -> int:
 def unacknowledged(fleet: PlannedFleet) -> Header:
     """Collect (stream, sequence) of the publishers' messages in flight, and the streams' lengths.
 
-    `complete` is False if there are more than MESSAGES_LIMIT, or if other devices have messages
-    in flight. These are responders, or devices of another behaviour, without publishers' numbers.
+    `complete` is False if there are more than MESSAGES_LIMIT, or if other devices have some.
     """
     messages: list[list[int]] = []
     counted = 0
@@ -112,8 +109,7 @@ def lost_ranges(
 ) -> list[list[Any]]:
     """Return the missing messages: [stream, first, last, group, device], at most LOST_LIMIT.
 
-    `sent` has the length of each stream; other streams are not examined, and `excepted` messages,
-    (stream, sequence), are omitted.
+    `sent` has the lengths of the streams to examine, `excepted` (stream, sequence) to omit.
     """
     length = {stream: count for stream, count in sent}  # noqa: C416 (pairs are lists)
     unless: defaultdict[int, set[int]] = defaultdict(set)

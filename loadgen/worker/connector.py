@@ -1,8 +1,7 @@
 """Connects of devices: paced, bounded in flight, and repeated with backoff after a loss.
 
-Owns the queue of devices that wait to be connected. One queue and one tick serve all devices of a
-worker; no device has a separate timer or task. Without a pace, the kernels take devices from the
-queue directly, as soon as others are accepted.
+One queue and one tick serve all devices of a worker. Without a pace, the kernels take devices from
+the queue directly.
 """
 
 import asyncio
@@ -23,15 +22,11 @@ _TICK_S = 0.001  # the finest that a loop's timer can do
 _IDLE_TICK_S = 0.02
 _EXPIRE_EACH_S = 0.1
 _MOMENT_NS = 1_000_000_000
-_CATCH_UP_S = 0.02
-"""Longest time at the rate that reconnects can catch up on: a late tick, not a storm."""
+_CATCH_UP_S = 0.02  # longest time at the rate that reconnects can catch up on
 
 
 class Connector:
-    """The connects of one worker.
-
-    `lost(connection, reason)` is called for a device that got no answer in time.
-    """
+    """The connects of one worker; `lost(connection, reason)` ends one without an answer."""
 
     def __init__(
         self,
@@ -70,8 +65,7 @@ class Connector:
     ) -> None:
         """Try every device once; `rate` in connects a second, None for as fast as it goes.
 
-        `first_in_flight` bounds the connects in flight until then, `in_flight` those of devices
-        that reconnect afterwards.
+        `first_in_flight` bounds the connects in flight until then, `in_flight` later reconnects.
         """
         self._rate = rate
         self._timeout_ns = int(timeout_s * 1e9)
@@ -125,10 +119,8 @@ class Connector:
         return self._attempts.pop(connection, None) is not None
 
     def overdue(self) -> int:
-        """Return the number of devices that are away though their first attempt was due.
-
-        An attempt of this moment may still succeed.
-        """
+        """Return the number of devices that are away though their first attempt was due."""
+        # An attempt of this moment may still succeed.
         now_ns, devices = clock_ns(), self._fleet.devices
         at_first = (one for one, attempts in self._attempts.items() if attempts == 1)
         waiting = {connection for _, connection in self._returning}

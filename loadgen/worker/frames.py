@@ -1,7 +1,6 @@
 """Frames between coordinator and worker: a JSON header and a block of bytes.
 
-Wire form: u32 header length, u32 block length (big-endian), header, block. The same frames run
-over a socket pair on one host and over TCP between hosts; nothing is ever unpickled.
+Wire form: u32 header length, u32 block length (big-endian), header, block.
 """
 
 import struct

@@ -1,8 +1,4 @@
-"""The life of a device's connection: accepted, lost, connected again.
-
-Owns the decisions that the kernels leave to Python: CONNACK, DISCONNECT, errors, and the state of a
-connection after them. The connector connects.
-"""
+"""The life of a device's connection: accepted, lost, connected again."""
 
 import errno
 import os
@@ -110,10 +106,8 @@ class Lifecycle:
         packets = behaviour.subscribe_packets
         self.subscriptions = Subscriptions(fleet, reporter, self.outgoing, packets)
         self.failures: Counter[str] = Counter()
-        self.refusal = ""
-        """The first failure code of an acknowledgement, with its Reason String."""
-        self.violation = ""
-        """The first violation of MQTT by the broker that is judged."""
+        self.refusal = ""  # first failure code of an acknowledgement, with its reason
+        self.violation = ""  # first violation of MQTT by the broker that is judged
         self._fleet = fleet
         self._reporter = reporter
         self._report = reporter.event
@@ -262,10 +256,7 @@ class Lifecycle:
             self._violated(connection, violations.UNREQUESTED_PROPERTY)
 
     def _adopt(self, connection: int, packet: ConnAck, data: bytes) -> None:
-        """Take the limits of a CONNACK.
-
-        Without a session the kernels accept the same bytes for other devices of the group.
-        """
+        """Take the limits of a CONNACK; kernels accept the same bytes for others of the group."""
         fleet, properties = self._fleet, packet.properties
         device, group = fleet.devices[connection], fleet.group_of(connection)
         # It replaces the one in CONNECT (MQTT 5, 3.2.2.3.14), for this connection alone.
@@ -291,10 +282,7 @@ class Lifecycle:
     # --- lost ---------------------------------------------------------------------------------
 
     def lost(self, connection: int, reason: str, *, refused: bool = False) -> None:
-        """Handle a connection that was lost or could not be made.
-
-        If a device does not accept the CONNACK, its connection counts as not made.
-        """
+        """Handle a connection that was lost, could not be made, or whose CONNACK is `refused`."""
         fleet = self._fleet
         device = fleet.devices[connection]
         state = device.state

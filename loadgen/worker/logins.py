@@ -25,8 +25,7 @@ _STRING_BYTES = 65_535  # of a string in MQTT (MQTT 5, 1.5.4)
 def read_clients(path: Path) -> Clients:
     """Read client identifier, user name and password of each device, from a CSV file with a header.
 
-    Raise ScenarioError for an unreadable file, unknown columns, and a row whose identifier is
-    missing or repeated. Messages contain no value of the file.
+    Raise ScenarioError for an unreadable file or an invalid row, without values of the file.
     """
     shown = ascii(str(path)[:200])[1:-1]
     try:

@@ -1,8 +1,4 @@
-"""Writes by Python to connections: control packets, and bytes that kernels could not send.
-
-Owns the bytes that wait for a blocked socket, and releases acknowledgements whose batch does not
-fill.
-"""
+"""Writes by Python to connections: control packets, and bytes that kernels could not send."""
 
 import os
 from collections import deque
@@ -17,15 +13,11 @@ from loadgen.kernels.sender import requeue
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.clock import clock_ns
 
-_STALE_S = 0.1
-"""Longest time for which an acknowledgement waits for others of its batch."""
+_STALE_S = 0.1  # longest time for which an acknowledgement waits for others of its batch
 
 
 class Writer(Protocol):
-    """The writer of bytes to a socket, possibly through TLS or WebSocket.
-
-    The caller must offer bytes that were not taken again, completely and before any others.
-    """
+    """The writer to a socket; bytes that it did not take must be offered again before others."""
 
     def send(self, data: memoryview, /) -> int: ...
 
@@ -35,18 +27,14 @@ class Outgoing:
 
     def __init__(self, fleet: PlannedFleet) -> None:
         self.pending: dict[int, deque[memoryview]] = {}
-        self.links: Mapping[int, Writer] = {}
-        """Writers of streamed connections; others write directly to their descriptors."""
+        self.links: Mapping[int, Writer] = {}  # of streamed connections; others have descriptors
         self._fleet = fleet
         self._body = memoryview(fleet.body.data).toreadonly()
         self._flags, self._written_ns = (fleet.devices[name] for name in ("flags", "written_ns"))
         self._held_before = fleet.devices["held"].copy()
 
     def write(self, connection: int, data: bytes, body_bytes: int = 0) -> None:
-        """Send bytes after all earlier ones of the connection.
-
-        `body_bytes` of the body follow them.
-        """
+        """Send bytes, and `body_bytes` of the body, after all earlier ones of the connection."""
         self._written_ns[connection] = clock_ns()
         self.keep(connection, data)
         if body_bytes:

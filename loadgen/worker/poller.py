@@ -1,7 +1,4 @@
-"""The loop of a worker, and calls of the kernels for events of sockets and of the schedule.
-
-Owns the epoll set of the connections and the timers in it.
-"""
+"""The loop of a worker, and calls of the kernels for events of sockets and of the schedule."""
 
 import asyncio
 import heapq
@@ -29,26 +26,19 @@ from loadgen.worker.recorder import ProcessAccount
 _Arguments = TypeVarTuple("_Arguments")
 
 _LEAST_STAY_NS = 5_000_000
-"""Longest time for which other work of the loop, such as paced connects, may be postponed. A turn
-of the loop costs some 100 µs, since little of it is in the processor's caches by then, and messages
-wait for it."""
-_REST_NS = 20_000_000
-"""Longest time for messages in flight to arrive."""
-_ROUNDED_NS = 1_000_000
-"""Delay of libuv's timers, which count whole milliseconds."""
-_READ_S = 0.05
-"""Interval of the reads of slow subscribers."""
+"""Longest time for which other work of the loop may be postponed: a turn of it takes 100 µs."""
+_REST_NS = 20_000_000  # longest time for messages in flight to arrive
+_ROUNDED_NS = 1_000_000  # delay of libuv's timers, which count whole milliseconds
+_READ_S = 0.05  # interval of the reads of slow subscribers
 _TICK_NS = 20_000_000
-_LONGEST_TICK_NS = 100_000_000
-"""Longest tick; workers that share a processor have longer ticks."""
+_LONGEST_TICK_NS = 100_000_000  # of workers that share a processor
 
 
 class Attendance:
     """The detector of stalls and their causes: own work, waiting for a processor, or blocking.
 
-    A worker that receives nothing would not notice a stall, so compiled code wakes for a tick.
-    There it stores the scheduler's account of this thread. The difference between two accounts is
-    the cause of a stall between them. `send(header)` takes the stalls to the coordinator.
+    Compiled code wakes for a tick and stores the scheduler's account of this thread there. The
+    difference between two accounts is the cause of a stall between them.
     """
 
     def __init__(
@@ -128,10 +118,7 @@ class WorkerLoop(uvloop.Loop):
 
 
 class Poller:
-    """The hot path of one worker.
-
-    `handle_events()` is called if the kernels queued events for Python.
-    """
+    """The hot path of one worker; `handle_events()` is called if the kernels queued events."""
 
     def __init__(
         self,
@@ -202,10 +189,7 @@ class Poller:
             self._loop.call_soon(self.on_ready)
 
     def read_slowly(self) -> float:
-        """Let slow subscribers read their share since the last call; all bytes after the window.
-
-        Return the seconds until the next call.
-        """
+        """Let slow subscribers read their share, or all; return the seconds until the next call."""
         fleet, now_ns = self._fleet, clock_ns()
         seconds = (now_ns - self._read_ns) / 1e9
         self._read_ns = now_ns

@@ -1,8 +1,7 @@
 """Interval rows from a worker's counters, once a second, and their decoding by the coordinator.
 
-A frame of rows carries the histograms of all of them in its block: the buckets (int32) of all
-rows end to end, then their counts (int64). Latencies may be taken a few at a time: messages wait
-while rows are made.
+The block of a frame has the histograms of its rows: the buckets (int32) end to end, then their
+counts (int64).
 """
 
 import os
@@ -27,12 +26,10 @@ Row = dict[str, Any]
 
 _STAT = Stat.names()
 _SLOTS_OF_A_GROUP = counting.slot_of(1, 0, 0)
-SLOTS_AT_ONCE = 16
-"""Maximum number of slots of latencies in one call: messages wait while rows are made."""
+SLOTS_AT_ONCE = 16  # of latencies in one call: messages wait while rows are made
 _TAKEN: Table = np.zeros((SLOTS_AT_ONCE, 7), np.int64)
 _BUCKETS: Buckets = np.zeros(BUCKETS, np.int32)
-_COUNTS: Table = np.zeros(BUCKETS, np.int64)
-"""Latencies that are taken; untouched memory costs nothing."""
+_COUNTS: Table = np.zeros(BUCKETS, np.int64)  # of taken latencies; untouched memory costs nothing
 _PLACES = {
     counting.slot_of(0, series, phase): (phase_name, series_name)
     for series, series_name in enumerate(SERIES)
@@ -66,10 +63,7 @@ class ProcessAccount:
 
 
 def gauges_of(fleet: PlannedFleet, now_ns: int) -> Table:
-    """Return the gauges of each group, like GAUGES, and note all owed messages on the live page.
-
-    Messages that are due and not sent are owed; sent and unacknowledged ones are in flight.
-    """
+    """Return the gauges of each group, like GAUGES, and note owed messages on the live page."""
     gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
     add_gauges(fleet, now_ns, gauges)
     fleet.totals.owed = gauges[:, OWED].sum()
@@ -90,10 +84,9 @@ def numbers_of(counts: Any) -> Table:
 def take_counters(
     fleet: PlannedFleet, reported: Grid[CounterRecord], gauges: Table, now_ns: int
 ) -> list[Row]:
-    """Return rows of the counters since the last call.
+    """Return rows of the counters since those in `reported`, and update it.
 
     Every device group has a row for each phase with counts, and at least one for its gauges.
-    `reported` has the counts at the last call, and is updated.
     """
     rows: list[Row] = []
     gauged = gauges.tolist()
@@ -115,10 +108,9 @@ def take_counters(
 
 
 def take_latencies(fleet: PlannedFleet, first: int) -> tuple[list[Row], bytes, int]:
-    """Return rows of at most SLOTS_AT_ONCE slots of latencies, and reset these.
+    """Take at most SLOTS_AT_ONCE latencies from slot `first` on, and reset them.
 
-    Slots before `first` and empty ones are skipped. Return the rows, the block of their histograms
-    and the slot for the next call, 0 if none is left.
+    Return the rows, the block of their histograms, and the slot for the next call, 0 for none.
     """
     slot, count, size = take_slots(fleet, first, _TAKEN, _BUCKETS, _COUNTS)
     rows: list[Row] = []

@@ -1,7 +1,4 @@
-"""Reports of a worker: interval rows, events, the live page.
-
-Owns the phase of the run, and the totals that no kernel counts.
-"""
+"""Reports of a worker: interval rows, events, the live page."""
 
 from collections import Counter
 from collections.abc import Callable, Sized
@@ -17,16 +14,11 @@ _NS = 1_000_000_000
 _EVENTS_OF_A_KIND = 20
 _LATE_S = 0.0005  # delay of the rows after the full second
 _DRAIN_S = 0.02
-_TURN_S = 0.005
-"""Pause between the turns of the loop in which the rows of a second are sent, so that no message
-waits for all of them."""
+_TURN_S = 0.005  # between the rows of a second, so that no message waits for all of them
 
 
 class Reporter:
-    """Rows and events of one worker; `send(header, block)` takes them to the coordinator.
-
-    `worker` is its row of the plan, `anchor_ns` the moment from which seconds are counted.
-    """
+    """Rows and events of one worker since `anchor_ns`; `send(header, block)` transmits them."""
 
     def __init__(
         self, fleet: PlannedFleet, worker: int, anchor_ns: int, send: Callable[..., None]
@@ -42,8 +34,7 @@ class Reporter:
         self.account = ProcessAccount()
         self._times = self.account.times()
         self._common: Header = {}
-        self._is_counted = False
-        """True while latencies of the last second remain to be sent, from `_slot` on."""
+        self._is_counted = False  # latencies of the last second remain to be sent, from `_slot` on
         self._slot = 0
 
     def renew(self, anchor_ns: int) -> None:
@@ -85,10 +76,7 @@ class Reporter:
         return (_NS - since_ns % _NS) / 1e9 + _LATE_S
 
     def each_second(self) -> float:
-        """Send the counts since the last second, or the next few latencies of that second.
-
-        Send nothing between two runs. Return the seconds until the next call.
-        """
+        """Send counts, or the next latencies; return the seconds until the next call."""
         if self.stopping:
             return self.until_next_second()
         if self._is_counted:
@@ -150,10 +138,9 @@ class Reporter:
         self._send({"window_end": self._fleet.totals.owed})
 
     def watch_drain(self, unsent: Sized) -> float | None:
-        """Mark on the live page when nothing is left to send or to be acknowledged.
+        """Mark on the live page when nothing is left to send or to be acknowledged; None ends it.
 
-        `unsent` holds the connections with bytes that their socket did not take. Return None
-        after the drain.
+        `unsent` holds the connections with bytes that their socket did not take.
         """
         if self.phase != "drain":
             return None

@@ -1,8 +1,7 @@
 """The live page: the counts of every worker, in memory that the coordinator can read.
 
-It is shared so that progress, the end of the drain and the high-water mark need no message between
-processes. A worker's rows *are* the records in which its kernels count. So they are always current,
-and remain if the worker is killed. A reader sees each number whole, but not all of one moment.
+A worker's rows *are* the records in which its kernels count: they are always current, and remain if
+it is killed. A reader sees each number whole, but not all of one moment.
 """
 
 import os
@@ -22,10 +21,7 @@ _PHASES = len(INTENDED_PHASES)
 
 @dataclass(frozen=True, slots=True)
 class SharedPage:
-    """One record `totals` a worker, and its `counts` since the run began.
-
-    `counts` are records `Counts`, shape (workers, groups, phases).
-    """
+    """One record `totals` a worker; `counts` have the shape (workers, groups, phases)."""
 
     totals: Rows[Totals]
     counts: npt.NDArray[np.void]
@@ -53,10 +49,7 @@ class SharedPage:
         return max(0, self._expected() - arrived)
 
     def under_way(self) -> int:
-        """Return the outstanding deliveries that may still arrive: no later one has arrived.
-
-        Refused messages in a gap are neither in flight nor expected.
-        """
+        """Return the outstanding deliveries that may still arrive: no later one has arrived."""
         arrived = self.counted("received") + self.total("damaged")
         missing = max(0, self.total("missing") - self.total("withdrawn"))
         return max(0, self._expected() - arrived - missing)

@@ -1,7 +1,6 @@
-"""Connections over TLS, WebSocket, or both.
+"""Connections over TLS, WebSocket, or both, which Python opens, reads and writes.
 
-They share the epoll set, the kernels and the queues of unsent bytes with all connections, but
-Python opens, reads and writes them. A device has an SSLSocket or a WebSocket, and no other object.
+They share the epoll set, the kernels and the queues of unsent bytes with all connections.
 """
 
 import errno
@@ -44,8 +43,7 @@ _PIECE_BYTES = 64 * 1024
 _READS_AT_ONCE = 16
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
-MQTT = Subprotocol("mqtt")
-"""The subprotocol of a WebSocket connection (MQTT 5, section 6)."""
+MQTT = Subprotocol("mqtt")  # of a WebSocket connection (MQTT 5, section 6)
 
 
 def ending(number: int) -> str:
@@ -74,12 +72,10 @@ class WebSocket:
         self._framing = ClientProtocol(parse_uri(uri), subprotocols=[MQTT])
         self._framing.send_request(self._framing.connect())
         self._answered = False
-        self._breach: int | None = None
-        """A violation behind the received bytes."""
+        self._breach: int | None = None  # a violation behind the received bytes
         self._received = b""
         self._framed = b""
-        self._framed_bytes = 0
-        """Number of bytes passed to `send` that are in the current frame."""
+        self._framed_bytes = 0  # of the bytes passed to `send`, those in the current frame
 
     def upgrade(self) -> None:
         """Send the request and read the answer; raise InvalidHandshake if it is a refusal."""
@@ -165,11 +161,10 @@ Link = ssl.SSLSocket | WebSocket
 
 
 class Streams:
-    """The streamed connections of a worker.
+    """The streamed connections of a worker; `kernel` handles the received bytes.
 
     `failed(connection, reason)` is called for a connection that could not be made, or ended,
-    `violated(connection, kind)` for a violation, and `handle_events` if the kernel queued events
-    for Python. `kernel` handles the received bytes.
+    `violated(connection, kind)` for a violation.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""Messages in flight to each subscription, from memory that the coordinator shares.
-
-A worker's publishers and pairs are in files next to the live page, which the coordinator maps: a
-sample costs the workers nothing and needs no message.
-"""
+"""Messages in flight to each subscription, from files that the coordinator maps."""
 
 import os
 import time
@@ -21,10 +17,8 @@ from loadgen.worker.closing import range_owners
 
 Table = npt.NDArray[np.int64]
 
-PAIRS_LIMIT = 50_000
-"""Maximum number of pairs of one worker; a sample of more takes too long."""
-_PAUSES = 50
-"""Pause after a sample, as a multiple of its duration, to spare the coordinator's time."""
+PAIRS_LIMIT = 50_000  # of one worker; a sample of more takes too long
+_PAUSES = 50  # after a sample, as a multiple of its duration
 
 
 def share_streams(fleet: PlannedFleet, live: Path, worker: int) -> None:
@@ -89,15 +83,13 @@ class SubscriptionMarks:
     def most(self) -> tuple[int, float] | None:
         """Return the most messages in flight to one subscription, and the longest wait of one.
 
-        A wait is a share of the time in which its messages were sent; None if it is too early.
-        In flight are messages that its publishers sent and it did not receive, except those that a
-        later message of their stream has overtaken. Received counts are read first, so that the
-        result is never too low.
+        A wait is a share of the time in which its messages were sent; None if it is too early. A
+        message that a later one of its stream has overtaken is not in flight.
         """
         begun_ns = time.monotonic_ns()
         if begun_ns < self._next_ns:
             return None
-        received = np.concatenate(self._expected)
+        received = np.concatenate(self._expected)  # first, so that the result is never too low
         for numbers, sent in self._sent_on:
             self._sent[numbers] = sent
         sent = self._sent[self._streams]

@@ -1,7 +1,4 @@
-"""Subscribes of every device before the run, of those that lost their session, and of a churn.
-
-Owns the devices that wait for a SUBACK in the subscribe phase, and their failures.
-"""
+"""Subscribes of every device before the run, of those that lost their session, and of a churn."""
 
 import asyncio
 import time
@@ -49,21 +46,16 @@ class Subscriptions:
         self._packets = packets
         self._queue: list[int] = []
         self._waiting: set[int] = set()
-        self._open: dict[int, dict[int, Subscribe]] = {}
-        """The SUBSCRIBE packets of each device that have no SUBACK yet, by their identifier."""
-        self.failed_again: Counter[str] = Counter()
-        """Shortfalls of subscriptions after a return."""
+        self._open: dict[int, dict[int, Subscribe]] = {}  # packets without a SUBACK, by identifier
+        self.failed_again: Counter[str] = Counter()  # shortfalls of subscriptions after a return
         self._failures: Counter[str] = Counter()
         self._done: asyncio.Future[None] | None = None
         self._last_ns = 0
-        self.unserved: set[int] = set()
-        """Devices whose first subscription was refused, not answered, or ended the connection."""
+        self.unserved: set[int] = set()  # refused, not answered, or without a connection
         self._closed = 0
-        self.answered = 0
-        """Packets of `--resubscribe` that were sent in the window and have an answer."""
+        self.answered = 0  # packets of `--resubscribe` in the window that have an answer
         self._asked_ns: dict[int, int] = {}
-        self._churned: set[int] = set()
-        """Devices that are subscribed to their filter of `--resubscribe`."""
+        self._churned: set[int] = set()  # subscribed to their filter of `--resubscribe`
 
     async def subscribe_all(self, timeout_s: float) -> Header:
         """Subscribe every subscribing device; ends when each got its SUBACK or failed."""
@@ -170,9 +162,8 @@ class Subscriptions:
     def turns(self, rate: float) -> Callable[[], float | None]:
         """Return a function that sends the packets that became due since its last call.
 
-        Devices subscribe and unsubscribe in turn, each at a filter that no message matches; one
-        without an answer is passed over. The result is the time until the next call in seconds,
-        None for no more.
+        Devices subscribe and unsubscribe in turn, each at a filter that no message matches. The
+        function returns the time until the next call in seconds, None for no more.
         """
         rows = self._subscribing().tolist()
         total = sum(group.count for group in self._fleet.plan.groups if group.subscribes)

@@ -10,8 +10,7 @@ from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.frames import Header
 
 _SESSIONS_KEPT = 64
-_MOST_NEGOTIATED = 32
-"""Maximum number of pairs of version and cipher that are counted separately."""
+_MOST_NEGOTIATED = 32  # pairs of version and cipher that are counted separately
 _VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -69,8 +68,7 @@ class Handshakes:
         each_its_own = "{device}" in (tls.certificate_file or "")
         self._context = None if each_its_own else tls_context(tls)
         self._sessions: deque[ssl.SSLSession] = deque(maxlen=_SESSIONS_KEPT)
-        """Sessions of earlier connections, to be resumed. A ticket is valid for any device at the
-        server, so a few recent ones are enough."""
+        """Sessions of earlier connections; a ticket is valid for any device at the server."""
         self._negotiated: Counter[tuple[str, str]] = Counter()
         self._resumed = 0
 
@@ -89,8 +87,7 @@ class Handshakes:
     def keep_session(self, wrapped: socket.socket) -> None:
         """Let later connections resume the session of one whose server has sent data.
 
-        A connection that resumed a session shows that those here are still valid. It is not
-        stored again, as the copy of a session costs as much as a resumption saves.
+        A resumed session is not stored again, as its copy costs as much as a resumption saves.
         """
         if not (self._tls.resume and self._context and isinstance(wrapped, ssl.SSLSocket)):
             return

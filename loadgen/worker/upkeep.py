@@ -42,10 +42,9 @@ def keep_alive(
 ) -> Callable[[], float]:
     """Return a function that pings devices that were silent for most of their keep-alive.
 
-    `lost(connection, reason)` ends a connection. The function returns the seconds until its next
-    call: there are eight calls in the shortest keep-alive, and at least one each second, so that
-    no device is silent for all of it. A connection ends if a PINGREQ has no PINGRESP for a
-    keep-alive (MQTT 5, 3.1.2.10).
+    `lost(connection, reason)` ends a connection without a PINGRESP for a keep-alive (MQTT 5,
+    3.1.2.10). The function returns the seconds until its next call, an eighth of the shortest
+    keep-alive.
     """
     looked_ns = clock_ns()
 
@@ -148,11 +147,10 @@ def _by_churn(fleet: PlannedFleet, start_ns: int, end_ns: int, random: Random) -
 
 
 def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
-    """Return a function that settles the doubts of some pairs and returns the seconds until its
-    next call, None for no more.
+    """Return a function that settles the doubts of some pairs, of all of them in a second.
 
-    All pairs have their turn in a second. Nothing is settled if the broker is killed on purpose,
-    since it may have forgotten any acknowledgement; nor if a behaviour withholds acknowledgements.
+    Nothing is settled if the broker is killed on purpose, since it may have forgotten any
+    acknowledgement; nor if a behaviour withholds acknowledgements.
     """
     ranges = _ranges_of(fleet)
     if ranges:
@@ -187,10 +185,7 @@ def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
 
 
 def _ranges_of(fleet: PlannedFleet) -> list[tuple[int, int]]:
-    """Return (begin, length) of the pairs of each device that can resume a session.
-
-    Long ranges are divided, so that none of them takes long to settle.
-    """
+    """Return (begin, length) of the pairs of devices that can resume a session, in short pieces."""
     if fleet.extension is not None:
         ranges = dict(pairs for row in range(len(fleet.devices)) for pairs in _pairs_of(fleet, row))
     else:
@@ -222,9 +217,7 @@ def _pairs_of(fleet: PlannedFleet, row: int) -> list[tuple[int, int]]:
 
 
 def doubt(fleet: PlannedFleet, connection: int) -> None:
-    """Note the deliveries that the broker may repeat when a device, which lost its connection, is
-    back.
-    """
+    """Note the deliveries that the broker may repeat to a device that lost its connection."""
     device = fleet.devices[connection]
     for first, count in _pairs_of(fleet, connection):
         doubt_pairs(fleet, first, count)

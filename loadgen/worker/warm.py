@@ -40,8 +40,8 @@ _PR_SET_PDEATHSIG = 1
 def warm(behaviour: str = MESSAGING, report: Report = lambda *_: None) -> None:
     """Compile or load the kernels that a behaviour needs, for workers forked from here to share.
 
-    Each is called once with the types that a run uses. In the first run of a version, processes
-    compile on all processors, and `report` is called with the number of finished calls and of all.
+    In the first run of a version, processes compile on all processors, and `report` is called with
+    the number of finished calls and of all.
     """
     fleet, _ = _tiny_fleet(messaging)
     played, kernels = _tiny_fleet(behaviour_module(behaviour))
@@ -115,8 +115,7 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
 def _compile(steps: Sequence[Step], report: Report) -> None:
     """Make the calls in other processes, which store the code that they compile.
 
-    Each takes the next call of a queue. There is one process more than there are processors, as
-    some wait for a kernel that another one compiles.
+    There is one more than there are processors, as some wait for a kernel of another one.
     """
     if not os.access(version_directory(), os.W_OK):
         return
@@ -155,7 +154,6 @@ def _make_calls(steps: Sequence[Step], to_do: int, done: int) -> NoReturn:
 
 
 def main() -> None:
-    """Compile everything, with progress on stderr."""
     from loadgen.cases.registry import BEHAVIOURS
 
     for behaviour in BEHAVIOURS:

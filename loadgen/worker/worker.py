@@ -1,8 +1,7 @@
 """One worker process: its share of the devices, and the coordinator's commands.
 
-The methods of `Worker` are the coordinator's commands, in the order of a run: configure, connect,
-subscribe, start, conclude, stop. Instead of stopping, another run can use the connections: renew,
-start, conclude. The steps are in separate modules.
+In the order of a run: configure, connect, subscribe, start, conclude, stop. Another run can use the
+connections: renew, start, conclude.
 """
 
 import asyncio
@@ -128,7 +127,6 @@ class Worker:
         }
 
     async def subscribe(self, header: Header) -> Header:
-        """Subscribe every subscribing device; answer after the last SUBACK or failure."""
         self.reporter.enter("subscribe")
         return await self.lifecycle.subscriptions.subscribe_all(header["timeout_s"])
 
