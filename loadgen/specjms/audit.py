@@ -1,8 +1,7 @@
 """The audit: five tests of every interaction or destination (run rules, section 3.6).
 
-A pure function of the model and of counts: messages sent and received in the measurement window,
-and interactions begun late. Delivery is judged over the whole run, including warm-up and drain.
-Every finding has the expected and the observed value.
+A pure function of the model and of counts. Delivery is judged over the whole run, including warm-up
+and drain, all else in the measurement window.
 """
 
 import math
@@ -18,25 +17,18 @@ from loadgen.specjms.expected import interaction_messages
 from loadgen.specjms.messages import FIRST_OF_INTERACTION, MESSAGES
 from loadgen.specjms.queues import Depth, Depths
 
-TOLERANCE_PERCENT: Final = 5
-"""Tolerated deviation of input rate and number of messages from those of the topology."""
-MISSES_LIMIT_PERCENT: Final = 20
-"""Tolerated share of interactions begun late."""
+TOLERANCE_PERCENT: Final = 5  # of input rates and numbers of messages, from those of the topology
+MISSES_LIMIT_PERCENT: Final = 20  # tolerated share of interactions begun late
 DELIVERY_PERCENTILE: Final = 90
 DELIVERY_LIMIT_MS: Final = 5000
-RULES_S: Final = 1800.0
-"""Least length by the run rules (3.1); a shorter run may miss a count by one interaction."""
-DRAW_SIGMAS: Final = 4
-"""Standard deviations by which the number of suppliers drawn may differ from its mean."""
+RULES_S: Final = 1800.0  # least length by the run rules (3.1)
+DRAW_SIGMAS: Final = 4  # by which the number of suppliers drawn may differ from its mean
 
 Test = Literal["input_rate", "message_count", "pacing", "delivery_time", "delivered", "recovery"]
-TESTS: Final[tuple[Test, ...]] = get_args(Test)[:-1]
-"""Tests of a run in normal operation."""
-RECOVERY_TESTS: Final[tuple[Test, ...]] = "delivered", "recovery"
-"""Tests of a run whose broker is killed: the other tests need normal operation."""
+TESTS: Final[tuple[Test, ...]] = get_args(Test)[:-1]  # of a run in normal operation
+RECOVERY_TESTS: Final[tuple[Test, ...]] = "delivered", "recovery"  # if the broker is killed
 
-Latencies = Mapping[str, float | int | None]
-"""One series in µs: count, avg, p50, p90, p99, max; empty without deliveries."""
+Latencies = Mapping[str, float | int | None]  # of one series in µs: count, avg, p50, p90, p99, max
 
 
 TYPE_COUNTS: Final = ("sent", "expected", "received", "duplicated", "out_of_order")
@@ -60,9 +52,8 @@ class TypeCount:
 class DestinationCount:
     """Counts of one destination: of interactions begun in the window, and of the whole run.
 
-    `expected` counts deliveries. Counts with `_in_all` are of all messages of the run, including
-    warm-up and drain. `missing` names messages that did not arrive, and `missing_unnamed` counts
-    further ones.
+    `expected` counts deliveries. `missing` names messages that did not arrive, and
+    `missing_unnamed` counts further ones.
     """
 
     number: int
@@ -83,7 +74,7 @@ class HandlerCount:
     """Deliveries to the event handlers of a message type at one location in the window.
 
     `over` counts the handlers with a greater share of `slow` deliveries than tolerated. `p90_ns` is
-    the 90th percentile of the slowest handler, at most an eighth above the exact value.
+    that of the slowest handler, at most an eighth above the exact value.
     """
 
     number: int
@@ -99,8 +90,8 @@ class HandlerCount:
 class Recovery:
     """Recovery of a run from the failure that it requested.
 
-    Moments are CLOCK_MONOTONIC in ns. `recovered` deliveries had waited for a handler that was
-    away; the last of them came at `recovered_ns`.
+    Moments are CLOCK_MONOTONIC in ns. `recovered` deliveries had waited for a handler, until
+    `recovered_ns`.
     """
 
     limit_s: float
@@ -175,10 +166,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """The result of one test of one interaction or destination.
-
-    `parts` are the interaction and the agent to which it belongs.
-    """
+    """The result of one test, with the interaction and the agent to which it belongs."""
 
     test: Test
     subject: str

@@ -1,8 +1,4 @@
-"""The supply chain in a worker: subscriptions of its devices, and counts of the worker.
-
-The devices come from a model. Their event handlers (kernels/interactions.py) answer the messages
-that they receive.
-"""
+"""The supply chain in a worker: subscriptions of its devices, and counts of the worker."""
 
 from typing import Any
 

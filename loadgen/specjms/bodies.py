@@ -1,9 +1,8 @@
 """Bodies of messages: text, XML, or an object, stream or map of JMS, with content of their type.
 
-Bodies are built once for each message type and size. Their length follows the size formulas: as
-many lines as fit, then a remark that fills the rest. JMS leaves the encoding of streams and maps to
-its providers. Here a value has one byte for its kind, as in OpenWire, and numbers are big endian.
-An object is in the format of Java's Object Serialization Stream Protocol.
+The length follows the size formulas: as many lines as fit, then a remark that fills the rest. A
+value of a stream or map has a byte for its kind, as in OpenWire, and numbers are big endian. An
+object is in the format of Java's Object Serialization Stream Protocol.
 """
 
 import struct
@@ -14,8 +13,7 @@ from typing import Final
 from loadgen.specjms.messages import MESSAGES, BodyType
 
 Value = int | float | str
-Fields = Mapping[str, Value]
-"""Names and values; all lines of a kind have the same length."""
+Fields = Mapping[str, Value]  # all lines of a kind have the same length
 
 _LINES: Final[Mapping[str, Callable[[int], Fields]]] = {
     "OrderLine": lambda n: {"product": f"P{n:07}", "quantity": 12 + n % 60, "unit": "carton"},
@@ -44,10 +42,7 @@ _LINES: Final[Mapping[str, Callable[[int], Fields]]] = {
 
 @lru_cache(maxsize=256)
 def body_of(number: int, size_bytes: int) -> bytes:
-    """Return the body of a message type with exactly this size.
-
-    A size too small for a document without lines gives the beginning of that document.
-    """
+    """Return the body of a message type with exactly this size, cut if the size is too small."""
     name, line = MESSAGES[number].name, MESSAGES[number].line
     encode = _ENCODINGS[MESSAGES[number].body]
 
@@ -76,8 +71,7 @@ def _text(name: str, line: str, lines: Lines, remark: str) -> bytes:
     return "\n".join((f"{name}: {line}", *rows, f"remark: {remark}")).encode()
 
 
-_TAGS: Final = {int: (6, ">bq"), float: (7, ">bd")}
-"""Tags of OpenWire: long and double; a string has 9 and two bytes of its length."""
+_TAGS: Final = {int: (6, ">bq"), float: (7, ">bd")}  # long and double in OpenWire; strings have 9
 
 
 def _string(text: str) -> bytes:
@@ -122,8 +116,7 @@ def _object(name: str, line: str, lines: Lines, remark: str) -> bytes:
 
 
 _STRING_TYPE, _LINE_CLASS = (struct.pack(">Bi", 0x71, 0x7E0000 + handle) for handle in (2, 6))
-"""References to earlier parts by their handles: 0 the class of the object, 1 the type of its array
-and 2 of a string, 3 the object, 4 the class of the array, 5 the array, 6 the class of a line."""
+"""References to earlier parts by their handles: the type of a string, the class of a line."""
 
 
 def _class(name: str, fields: Sequence[bytes], kind: str = "") -> bytes:

@@ -1,8 +1,7 @@
 """The model of a scenario: published defaults, with overrides that the rules allow.
 
-The SPECjms2007 article, table 1, lists the parameters that a topology may change. Horizontal and
-vertical topologies fix locations, rates, message sizes, shared connections and the frequency of
-integrity checks. The parameters of jms2009-PS may be set in every topology; the result lists them.
+The SPECjms2007 article, table 1, lists the parameters that only the freeform topology may change.
+The parameters of jms2009-PS may be set in every topology; the result lists them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +27,7 @@ from loadgen.specjms.messages import (
 )
 from loadgen.specjms.scenario import SPECJMS_TEXT, SupplyChain
 
-RATE_LEAST: Final = 1e-4
-"""Lowest rate: one in almost three hours, so that periods can be counted in nanoseconds."""
+RATE_LEAST: Final = 1e-4  # one in almost three hours, so that periods can be counted in nanoseconds
 RATE_LIMIT: Final = 1_000_000
 SIZE_LIMIT_BYTES: Final = 256 * 1024
 

@@ -1,7 +1,6 @@
 """The workload of one run, resolved: locations, rates, and how each message type is sent.
 
-Every worker derives the same numbering of destinations, producers and streams from a `Model`
-(layout.py). A plan therefore holds the few hundred bytes of the model instead of lists.
+Every worker derives the same numbering of destinations, producers and streams from it (layout.py).
 """
 
 import statistics
@@ -41,18 +40,15 @@ TARGETS: Final[tuple[TargetDestination, ...]] = get_args(TargetDestination)
 
 SubscriptionType = Literal["family", "IN", "OR", "SET"]
 SUBSCRIPTION_TYPES: Final[tuple[SubscriptionType, ...]] = get_args(SubscriptionType)
-"""Subscription of a supplier to its product families: a topic for each, or one topic for all and a
-selector (paper, section 3.1)."""
+"""Subscription to product families: a topic for each, or one and a selector (paper, 3.1)."""
 
 Selectors = Literal["broker", "client"]
 
-CaseStudy = Literal["I", "II", "III"]
-"""Scenarios of the case study in the paper of jms2009-PS (section 4.2)."""
+CaseStudy = Literal["I", "II", "III"]  # in the paper of jms2009-PS (section 4.2)
 
 Acknowledgement = Literal["AUTO", "CLIENT", "DUPS_OK"]
 ACKNOWLEDGED_AT_ONCE: Final[Mapping[Acknowledgement, int]] = {"AUTO": 1, "CLIENT": 1, "DUPS_OK": 10}
-"""Messages that an event handler acknowledges together, by the mode of a session that is not
-transacted (SPECjms2007 article, table 1). DUPS_OK is lazy; the others wait for the outputs only."""
+"""Messages that a handler acknowledges together, if not transacted (article, table 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +74,9 @@ class Model:
     """The workload of the whole system: locations, rates, and options of each message type.
 
     `rates` are interactions begun per second in the whole system, 0 for one that is off. `drivers`
-    are numbers for each agent, by interaction. `agents` are numbers for each location, by its kind;
-    they play the location together. The event handlers of an agent share `connections`, or have one
-    each if that is 0. One message in `check_every` is checked against its CRC-32.
+    are for each agent, by interaction; `agents` for each location, by its kind. The event handlers
+    of an agent share `connections`, or have one each if that is 0. One message in `check_every` is
+    checked against its CRC-32.
     """
 
     topology: Topology

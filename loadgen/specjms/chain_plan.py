@@ -26,11 +26,7 @@ BEGIN_US = 10.0
 def groups_of_model(
     model: Model, arrivals: Arrivals = "constant", window: int = 100
 ) -> tuple[DeviceGroup, ...]:
-    """Return the groups of a model.
-
-    The stream of a driver is its number among all drivers; `window` limits the messages that it may
-    have unacknowledged.
-    """
+    """Return the groups of a model; `window` is that of each driver."""
     groups = []
     for part in parts_of(model):
         publishes = subscribes = None
@@ -79,8 +75,7 @@ def groups_of_model(
 def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
     """Return the roles of a rehearsal: devices of each group at each target.
 
-    The first driver publishes one message of each type. All devices have the same login, so any of
-    them would do.
+    The first driver publishes one message of each type, as all devices have the same login.
     """
     model: Model = plan.model
     root = plan.root

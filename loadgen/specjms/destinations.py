@@ -1,21 +1,16 @@
 """Topics, filters and properties of each message type: queues and the jms2009-PS options in MQTT.
 
-A JMS queue is a topic with a shared subscription, a JMS topic a topic. Without selectors every
-location and message type has a separate topic. The other target destinations put several on one
-topic and select by properties (jms2009-PS paper, table 2):
+A JMS queue is a topic with a shared subscription, a JMS topic a topic. Target destinations other
+than the first put several types on one topic and select by properties (jms2009-PS paper, table 2):
 
-    selectors "broker"   each message has LocationType, TargetLocationID and MessageType as topic
-                         levels below the common topic, and the subscription is a filter with `+`
-                         for those that the selector does not name
-    selectors "client"   the properties of the selector are MQTT 5 user properties, the
-                         subscription takes all of the topic, and the receiver discards the rest
+    selectors "broker"   the properties are topic levels below the common topic, and a filter
+                         has `+` for those that the selector does not name
+    selectors "client"   the properties are MQTT 5 user properties, the subscription takes all of
+                         the topic, and the receiver discards the rest
 
-A message to one location has that location as its target. Pub/sub messages belong to "HQ", as in
-table 1 of the paper. ProductFamily is one more level or property if all families share a topic.
-
-An MQTT filter cannot name a set. With `broker`, OR is one SUBSCRIBE with a filter for each family,
-and SET is a SUBSCRIBE for each. IN is a single filter for all families, and the receiver discards
-the rest.
+Pub/sub messages belong to "HQ", as in table 1 of the paper. With `broker`, OR is one SUBSCRIBE with
+a filter for each family, SET a SUBSCRIBE for each, and IN a filter for all families, of which the
+receiver discards the rest.
 """
 
 from typing import Final
@@ -85,11 +80,7 @@ def properties_of(model: Model, number: int, destination: int) -> bytes:
 
 
 def selector_of(model: Model, number: int, location: int) -> Selector:
-    """Return the selector of a consumer at this location; an empty one accepts every message.
-
-    It is empty if the broker selects, even with IN (see above): the receiver then selects by the
-    family in the payload.
-    """
+    """Return the selector of a consumer at this location; an empty one accepts every message."""
     if model.selectors != "client":
         return ()
     terms = []

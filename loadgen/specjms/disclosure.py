@@ -1,11 +1,8 @@
 """The disclosure of a run: comparison with its repetition, and the files that a tool can fill.
 
-Run rules, section 3.4: a second measurement of the same length that does not overlap with the
-first, and a result that is equal or better. The result is BASE, which must be the same in both. A
-repetition is therefore equal if it is valid and its rates are within the audit's tolerance.
-
-The files are templates in disclosure_files. Values that only the person who ran the test can
-provide are marked FILL IN. Pure: documents in, texts out.
+Run rules, section 3.4: a repetition is a second measurement of the same length that does not
+overlap with the first, with an equal or better result. It is equal if it is valid and its rates are
+within the audit's tolerance. Values that only a person can provide are marked FILL IN.
 """
 
 import pkgutil
@@ -28,11 +25,9 @@ _FREE: Final = frozenset(
         *("pdu", "pdu_timezone", "pdu_columns", "pdu_format", "pdu_offset"),
         *("power", "power_command", "wait_quiet"),
     )
-)
-"""Fields of the scenario that may differ in a repetition: none of them changes the load."""
+)  # that may differ in a repetition: none of them changes the load
 
-_SAME_S: Final = 0.001
-"""Tolerated difference in length of two windows; a cut-off window exceeds it."""
+_SAME_S: Final = 0.001  # tolerated difference in length of two windows
 
 _MOST_NAMED: Final = 3
 

@@ -18,7 +18,6 @@ class MessageRate:
 
 
 def type_rates(model: Model) -> tuple[MessageRate, ...]:
-    """Return the rates of the whole system, one entry per message type."""
     rates: list[MessageRate] = []
     for number, message in enumerate(messages.MESSAGES):
         # An interaction has one message per step, except for the offers to a call.

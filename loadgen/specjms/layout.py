@@ -1,14 +1,11 @@
 """The arrays of one worker (chains.py) for a model, and the roles of its devices.
 
-Each message type has a group of event handlers, named INTERACTION.TYPE. The row of that group also
-counts the type wherever it is sent or received. If the handlers of an agent share connections,
-these groups are empty, and a group for each connection holds the devices. Each interaction has a
-group of drivers.
+Each message type has a group of event handlers, named INTERACTION.TYPE, whose row counts the type
+wherever it is sent or received. If agents share connections, these groups are empty, and a group
+for each connection has the devices. Device n of a group is at location n div (devices per
+location), so that the consumers of a queue stay together in one worker.
 
-Device n of a group is at location n div (devices per location). The consumers of one queue are thus
-neighbours, and stay together in one worker. A stream is the messages of a type from one producer to
-one destination, so that receivers can account for every message. If a producer has only one
-destination, the producer's number identifies the stream.
+A stream is the messages of a type from one producer to one destination.
 """
 
 import zlib
@@ -75,8 +72,7 @@ from loadgen.specjms.topology import suppliers_of
 Table = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
-PACING_SLACK_NS: Final = 20_000_000
-"""Tolerated lateness of a driver, unless its interval is shorter."""
+PACING_SLACK_NS: Final = 20_000_000  # tolerated lateness of a driver with a longer interval
 OPEN_CALLS: Final = 65_536
 WAITING_NOTES: Final = 16_384
 
@@ -116,7 +112,6 @@ class ModelPart:
 
 
 def parts_of(model: Model) -> tuple[ModelPart, ...]:
-    """Return the groups of a model, in the order of a plan."""
     parts = []
     for number in enabled_types(model):
         kind = MESSAGES[number].consumer
@@ -228,8 +223,7 @@ class _Rows:
     def add_account(self, row: int, number: int, kind: TypeRow) -> None:
         """Add the accounts of a type that a device receives.
 
-        All consumers of a queue, or of a location's subscription to a topic, are in this worker and
-        share its accounts.
+        All consumers of a queue or subscription of a location are in this worker and share them.
         """
         role, spread = self.roles[row], MESSAGES[number].spread
         place = 0 if spread == "one" else role.place
@@ -338,7 +332,6 @@ def build_chains(
 def _type_rows(
     model: Model, root: str, parts: tuple[ModelPart, ...]
 ) -> tuple[Rows[TypeRow], Table, Bytes]:
-    """Return the arrays `types`, `outputs` and `bodies`."""
     rows = TypeRow.rows(len(MESSAGES))
     rows["group"] = -1
     outputs: list[int] = []
@@ -424,8 +417,8 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
     """Return delivery times of the window, one row per message type and location.
 
     Columns: type, location, event handlers with deliveries, handlers over the tolerated share of
-    slow ones, deliveries, slow deliveries, and the slowest handler's 90th percentile in ns. The
-    percentile is at most an eighth above the exact value.
+    slow ones, deliveries, slow deliveries, and the slowest handler's 90th percentile in ns, at most
+    an eighth above the exact value.
     """
     by_place: dict[tuple[int, int], list[int]] = {}
     for number in enabled_types(model):
@@ -451,8 +444,7 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
 def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
     """Return the most bytes that one call of `receive` can write for `buffer_bytes` of input.
 
-    They are the outputs of all messages in the buffer, an acknowledgement for each packet, and the
-    messages that waited for the window.
+    They are outputs, acknowledgements, and the messages that waited for the window.
     """
     growth = 1.0
     largest = 0

@@ -1,10 +1,8 @@
 """Messages of the supply chain: 19 types, their destinations, effects and sizes.
 
-The published tables are in specification.toml, with their sources. One kind of location consumes
-each type, so the type alone decides which types it causes.
-
-Size in KB = m · x + b, in three classes. x is a quantity such as the lines of an order. The class
-is drawn once, when an interaction begins: 95 % small, 4 % medium, 1 % large.
+The tables are in specification.toml, with their sources. Size in KB = m · x + b, where x is a
+quantity such as the lines of an order, in three classes: 95 % small, 4 % medium, 1 % large, drawn
+once when an interaction begins.
 """
 
 from collections.abc import Mapping
@@ -37,8 +35,7 @@ persistent; d point to point, persistent."""
 
 BodyType = Literal["object", "text", "XML", "stream", "map"]
 
-Quantities = Mapping[str, tuple[float, float, float]]
-"""Values of each x: small, medium, large."""
+Quantities = Mapping[str, tuple[float, float, float]]  # values of each x: small, medium, large
 
 DEFAULT_QUANTITIES: Final[Quantities] = SPECIFICATION["quantities"]
 CLASS_PERCENT: Final = (95, 4, 1)
@@ -54,10 +51,9 @@ def group_of(*, pubsub: bool, persistent: bool) -> MixGroup:
 class MessageType:
     """A message type as SPECjms2007 defines it.
 
-    `destination` is its queue or topic without the location's name, `consumer` the kind of location
-    that receives from it. `sender` sends this type when a message of type `cause` arrives. `cause`
-    is None for the first message of an interaction, which is sent by schedule. `line` is the kind
-    of the lines in its `body`. `kb` and `kb_each` are b and, by quantity, m of its size.
+    `destination` is its queue or topic without the location's name. `sender` sends this type when a
+    message of type `cause` arrives, or by schedule if that is None. `line` is the kind of the lines
+    in its `body`. `kb` and `kb_each` are b and, by quantity, m of its size.
     """
 
     name: str
@@ -90,7 +86,7 @@ class MessageType:
 
     @property
     def durable(self) -> bool:
-        """True for a durable topic (column D); queues keep persistent messages in any case."""
+        """True for a durable topic (column D)."""
         return self.pubsub and self.persistent
 
     @property
@@ -118,7 +114,7 @@ def number_of(name: str) -> int:
 
 
 def outputs_of(number: int) -> tuple[int, ...]:
-    """Return the numbers of the types that this type causes, in the order of sending.
+    """Return the types that this type causes, in the order of sending.
 
     Only the last `offer` of a call causes a `pOrder`.
     """

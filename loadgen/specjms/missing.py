@@ -1,8 +1,7 @@
 """Names of the messages that did not arrive, from the reports of senders and receivers.
 
-A receiver has the gaps of a stream and the number of the next message. Only the sender has the
-number of messages sent. Workers report both. All reports together name the missing messages: those
-in a gap, and those at the end of a stream.
+A receiver has the gaps of a stream and the number of the next message, only the sender the number
+of messages sent. Together they name the messages in gaps and at the end of a stream.
 """
 
 from bisect import bisect_right
@@ -31,10 +30,8 @@ Table = npt.NDArray[np.int64]
 Range = tuple[int, int, int, int]
 """Stream, consumer, first and last sequence; the consumer is 0 if a stream has only one."""
 
-NAMED_LIMIT = 5
-"""Names per destination; further messages are counted."""
-STREAMS_LIMIT = 1_000_000
-"""Streams in a worker's report at most; a worker with more streams reports only its gaps."""
+NAMED_LIMIT = 5  # names per destination; further messages are counted
+STREAMS_LIMIT = 1_000_000  # in a worker's report; with more, it has only gaps
 
 
 def gaps_of(model: Model, chains: Chains, gaps: Rows[Gap]) -> list[Range]:
@@ -80,8 +77,8 @@ def name_missing(
 ) -> dict[int, tuple[tuple[str, ...], int]]:
     """Return by destination the names of missing messages, and the number of unnamed ones.
 
-    `lost` are lost deliveries by destination. `gaps` and `streams` are of all workers. `streams`
-    is None if a worker did not report them; messages at the end of a stream then have no name.
+    `lost` are lost deliveries by destination; `gaps` and `streams` are of all workers. Without
+    `streams`, messages at the end of a stream have no name.
     """
     first_of, places = first_streams(model), first_destinations(model)
     wanted = sorted(row for row, count in lost.items() if count > 0)

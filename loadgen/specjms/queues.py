@@ -1,7 +1,6 @@
-"""Depth of the queues over time: messages sent and not yet received, by message type. Pure.
+"""Depth of the queues over time: messages sent and not yet received, by message type.
 
-The depths of message types are those of our ledger, because brokers do not report the depth of a
-shared subscription. Mosquitto reports the number of all messages in its store.
+Depths are those of our ledger, since brokers do not report them for shared subscriptions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +11,9 @@ from loadgen.metrics.course import Course, Span, counted_in
 
 NS: Final = 1_000_000_000
 
-Depth = Sequence[tuple[int, int]]
-"""A depth over time: (CLOCK_MONOTONIC ns, messages)."""
+Depth = Sequence[tuple[int, int]]  # over time: (CLOCK_MONOTONIC ns, messages)
 
-Depths = Mapping[str, Depth]
-"""Depths at the end of each second, by message type."""
+Depths = Mapping[str, Depth]  # at the end of each second, by message type
 
 
 def unstable(
@@ -24,7 +21,7 @@ def unstable(
 ) -> dict[str, float]:
     """Return the growth in messages of each course that grew by more than noise.
 
-    `rates` are messages sent and received a second. The tolerance is that of the run's backlog.
+    `rates` are messages sent and received a second.
     """
     grown = {}
     for name, course in depths.items():

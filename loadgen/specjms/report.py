@@ -1,7 +1,6 @@
 """Result of a run of the supply chain, as one plain document: specjms.json.
 
-A pure function of the model, the counts and the audit. Rates count the messages of interactions
-begun in the window, over its length, so that a run can be compared with the formulas.
+Rates count the messages of interactions begun in the window, over its length.
 """
 
 import math
@@ -35,8 +34,7 @@ _TOPICS_SHOWN: Final = 10
 _COUNTED: Final = tuple(field.name for field in fields(audit.DestinationCount))[2:]
 """Fields of a destination's counts, after the two that identify the destination."""
 
-_OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")
-"""Options of a message type that the document repeats."""
+_OPTIONS: Final = ("qos", "durable", "transacted", "queue", "target", "handlers")  # repeated here
 
 _GROUP_NAMES: Final[dict[MixGroup, str]] = {
     "a": "pub/sub, not persistent",
@@ -194,7 +192,6 @@ def _topic_rows(model: Model, seen: audit.Observed, root: str) -> list[dict[str,
 
 
 def _traffic(topics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the distribution of messages over topics."""
     rates = [one["sent_per_s"] for one in topics]
     return {
         "topics": len(topics),

@@ -1,8 +1,4 @@
-"""The observations of a finished run, from interval rows and the workers' last answers.
-
-Counts by message type come from the run's interval table, so that the audit judges the recorded
-figures. Counts by destination come from the workers' last answers.
-"""
+"""The observations of a finished run, from interval rows and the workers' last answers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -41,8 +37,7 @@ def supply_seen(
     """Return the observations of a run.
 
     `answers` are the workers' counts by destination, `rows` the window's interval rows, merged by
-    group and series, and `windows` those of warm-up and measurement. `circumstances` are further
-    fields of `Observed`.
+    group and series, `windows` warm-up and measurement. `circumstances` are further fields.
     """
     (warm_ns, warmed_ns), (start_ns, end_ns) = windows
     destinations, notes = _destinations(model, answers, workers - len(answers))
@@ -86,10 +81,7 @@ def recovery_of(
 def without_forgotten(
     facts: RunFacts, model: Model, destinations: Sequence[audit.DestinationCount]
 ) -> RunFacts:
-    """Return the facts of a run without messages that a killed broker may forget.
-
-    Missing messages that are not persistent count as unobserved instead of lost.
-    """
+    """Return the facts with missing messages that a killed broker may forget as unobserved."""
     gone = [one for one in destinations if not audit.is_persistent(model, one.number)]
     messages = replace(
         facts.messages,

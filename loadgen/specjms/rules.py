@@ -1,7 +1,7 @@
 """The run rules of SPECjms2007: kept, not kept, or not judged, each with its observation.
 
-Pure. A run is compliant only if each rule was judged and kept. Three are never kept: the kit, JMS
-and its transactions. Rules that only people or a second run can confirm are not judged.
+A run is compliant only if each rule was judged and kept. Three are never kept: the kit, JMS and its
+transactions. Rules that only people or a second run can confirm are not judged.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,7 @@ WARMUP_MINIMUM_S: Final = 600.0
 CLOCK_LIMIT_MS: Final = 100.0
 PROGRESS_LIMIT_S: Final = 300.0
 RECOVERY_LIMIT_S: Final = 900.0
-STEADY_PARTS: Final = 10
-"""Parts of the window that are compared to judge if it was steady."""
+STEADY_PARTS: Final = 10  # of the window that are compared to judge if it was steady
 STEADY_LEAST_S: Final = 20.0
 STEADY_SIGMAS: Final = 4
 
@@ -27,8 +26,7 @@ _RULES: Final = SPECIFICATION["run_rules"]
 _OUTCOMES: Final = {True: "kept", False: "broken", None: "unjudged"}
 REPETITION: Final[str] = _RULES["repetition"]["rule"]
 
-Judged = tuple[bool | None, str]
-"""True if a rule was kept, None if it could not be judged; and the observation."""
+Judged = tuple[bool | None, str]  # True if kept, None if it could not be judged; and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,7 @@ def _recovered(recovery: Recovery | None) -> Judged:
 def steady(course: Course, warmup: tuple[int, int], window: tuple[int, int]) -> Judged:
     """Judge if similar numbers arrived in each part of the window and at the end of the warm-up.
 
-    Return (True, False, or None if it cannot be judged; observation). A part may differ from the
-    mean by the audit's tolerance, or by chance.
+    A part may differ from the mean by the audit's tolerance, or by chance.
     """
     start_ns, end_ns = window
     each_ns = (end_ns - start_ns) // STEADY_PARTS

@@ -1,6 +1,5 @@
-"""The tables of a supply chain in a report: audit, message types, mix, traffic and run rules.
+"""The tables of a supply chain in a report, from the case's part of run.json.
 
-Each is built from the case's part of run.json, which is specjms.json without its destinations.
 Their titles, notes and columns are in tables.toml.
 """
 

@@ -1,11 +1,8 @@
 """Locations and rates from BASE, and the relations of locations and product families.
 
-Rates: the intervals in specification.toml. Numbers of locations: HQ, SM, DC and SP
-of the thesis of K. Sachs (TU Darmstadt 2010) and of the model that its authors' group published.
-
-Two numbers are not published and chosen here: one instance of the headquarters, and twice as many
-product families as suppliers. Two and three suppliers offer a family alternately, so that each
-supplier offers five.
+The numbers of locations are those of the thesis of K. Sachs (TU Darmstadt 2010) and of the model
+that its authors' group published. Two are not published and chosen here: one instance of the
+headquarters, and twice as many product families as suppliers, so that each supplier offers five.
 """
 
 from dataclasses import dataclass
@@ -22,8 +19,8 @@ Topology = Literal["horizontal", "vertical", "freeform"]
 class Locations:
     """Numbers of locations by kind.
 
-    Supermarket k is served by distribution centre k mod DCs and reports to headquarters k mod HQs;
-    distribution centre k reports to headquarters k mod HQs. All numbers count from 0.
+    Supermarket k is served by distribution centre k mod DCs, and both report to headquarters k mod
+    HQs. All numbers count from 0.
     """
 
     supermarkets: int
@@ -45,8 +42,7 @@ def horizontal_locations(base: int, headquarters: int = 1) -> Locations:
     return Locations(base, -(-base // 5), -(-2 * base // 5), headquarters)
 
 
-VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)
-"""Locations of the vertical topology, for every BASE."""
+VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)  # for every BASE
 
 
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
@@ -66,8 +62,7 @@ def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[fl
 def suppliers_of(family: int, suppliers: int) -> tuple[int, ...]:
     """Return the suppliers of a product family: two for even families, three for odd ones.
 
-    Families are assigned to suppliers in turn, so that all offer about the same number. With fewer
-    suppliers than that, each of them offers the family.
+    Families are assigned in turn, so that all suppliers offer about the same number.
     """
     first = 5 * (family // 2) + 2 * (family % 2)
     count = min(2 + family % 2, suppliers)

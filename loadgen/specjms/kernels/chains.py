@@ -12,8 +12,7 @@ from loadgen.specjms.kernels.joins import Join
 from loadgen.specjms.kernels.trailer import InteractionNote
 
 ALL, FAMILIES = -1, -2
-COARSE_BITS = 7
-"""Bits dropped from the number of a latency bucket: eight coarse buckets per power of two."""
+COARSE_BITS = 7  # dropped from a latency bucket: eight coarse buckets per power of two
 HEARD_COLUMNS = (BUCKETS >> COARSE_BITS) + 1
 NO_ACTION, MAKE_OFFER, JOIN_OFFERS = range(3)
 
@@ -97,11 +96,7 @@ class CauseRow(arrays.Record):
 
 
 class Seen(arrays.Record):
-    """Counts of a destination: of interactions begun in the window, then of the whole run.
-
-    A row fits in a line of the processor's cache, so that the second count of a message costs next
-    to nothing.
-    """
+    """Counts of a destination: of interactions begun in the window, then of the whole run."""
 
     sent: arrays.Int64
     expected: arrays.Int64
@@ -137,9 +132,8 @@ class HandlerState(arrays.Record):
     out_of_order: arrays.Int64
     redelivered: arrays.Int64  # deliveries that the broker marked as repeated (DUP)
     unmarked: arrays.Int64  # repeated deliveries that neither the broker nor the sender marked
-    recovered: arrays.Int64
-    """Deliveries that had waited for a disconnected handler; below, the time of the last."""
-    recovered_ns: arrays.Int64
+    recovered: arrays.Int64  # deliveries that had waited for a disconnected handler
+    recovered_ns: arrays.Int64  # when the last of them came
 
 
 class Chains(arrays.Arrays):
@@ -164,18 +158,15 @@ class Chains(arrays.Arrays):
     seen: arrays.Rows[Seen]
     begins: arrays.Rows[Begun]
     state: HandlerState
-    notes: arrays.Rows[InteractionNote]
-    """Scratch notes of the received message and of the begun interaction."""
+    notes: arrays.Rows[InteractionNote]  # scratch, of the received and of the begun one
     pairs: arrays.Rows[Pair]
     last: (
         arrays.Int64Rows
     )  # sequence after the last one received, by pair and handler of a location
     heard_at: arrays.Int64Rows  # row in `heard` of a type at a device, -1 for none
-    heard: arrays.CountRows
-    """Delivery times of the window by event handler: coarse buckets, and a count of slow ones."""
+    heard: arrays.CountRows  # of the window by handler: coarse buckets, and a count of slow ones
     bodies: arrays.Bytes
-    sent_notes: arrays.Grid[InteractionNote]
-    """Notes to write messages in flight again, by row of the in-flight window and slot."""
+    sent_notes: arrays.Grid[InteractionNote]  # of messages in flight, by sender and slot
 
     sending: npt.NDArray[np.bool_]  # devices that need a row in the in-flight window
     qos2: npt.NDArray[np.bool_]  # devices that receive at QoS 2
