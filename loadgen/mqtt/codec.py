@@ -1,11 +1,8 @@
-"""Control packets to bytes and back (spec 2 and 3), for both roles and both versions.
+"""Control packets to bytes and back (spec 2 and 3), for both roles and all versions.
 
-This is the control path: clear first. Messages by the hundred thousand go through
-`kernels.packet_bytes`, which tests compare with this file.
-
-The strictness is the spec's: what it forbids is refused in both directions. Reason codes are the
-exception. We send only those that spec 2.4 allows, and accept any byte, because a benchmark must
-report the broker's answer.
+What the spec forbids is refused in both directions, except for received reason codes: a benchmark
+must report the broker's answer. Messages go through `kernels.packet_bytes`, which tests compare
+with this file.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -302,10 +299,10 @@ def decode(
 ) -> tuple[Packet, int] | None:
     """Return the packet at `start` and the start of the next one; None if it is incomplete.
 
-    Reads `buffer[start:end]` and keeps no reference to it. `version` is 3, 4 or 5; a CONNECT is
-    read by the version that it names. Raises RemoteProtocolError with a `reason_code`: 0x95 if the
-    Remaining Length is over `limit` bytes (before the body is awaited or copied), 0x84 for a
-    CONNECT of another protocol, 0x81 or 0x82 for anything else that the spec forbids.
+    Reads `buffer[start:end]` and keeps no reference to it. A CONNECT is read by the version that it
+    names. Raises RemoteProtocolError with a `reason_code`: 0x95 if the Remaining Length is over
+    `limit` bytes, 0x84 for a CONNECT of another protocol, 0x81 or 0x82 for anything else that the
+    spec forbids.
     """
     if start >= end:
         return None

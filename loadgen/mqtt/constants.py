@@ -10,7 +10,7 @@ MQTT_5: Final = 5
 VERSION_NAMES: Final = {MQTT_3_1: "3.1", MQTT_3_1_1: "3.1.1", MQTT_5: "5"}
 
 PROTOCOL_NAMES: Final = {MQTT_3_1: "MQIsdp", MQTT_3_1_1: "MQTT", MQTT_5: "MQTT"}
-"""The Protocol Name of CONNECT ("MQTT V3.1 Protocol Specification", IBM and Eurotech, 3.1)."""
+"""The Protocol Name of CONNECT (section 3.1 of MQTT 3.1)."""
 
 # The largest number that a variable byte integer can hold (spec 1.5.5).
 MAX_REMAINING_LENGTH: Final = 268_435_455

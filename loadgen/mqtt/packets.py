@@ -1,8 +1,7 @@
 """The fifteen control packets of spec 3.1 to 3.15, in this order, as frozen values.
 
-Fields have the names of the spec. A field that a version of MQTT lacks must have its default: 3.1
-and 3.1.1 have no properties and no Auth, and reason codes only in ConnAck and SubAck. `packet_id`
-is the Packet Identifier, and `keep_alive` is in seconds.
+Fields have the names of the spec. A field that a version of MQTT lacks must have its default.
+`packet_id` is the Packet Identifier, and `keep_alive` is in seconds.
 """
 
 from dataclasses import dataclass, field
@@ -94,10 +93,7 @@ class PubComp(_Acknowledgement):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One Topic Filter of SUBSCRIBE with its Subscription Options (spec 3.8.3.1).
-
-    MQTT 3.1.1 has only `qos`.
-    """
+    """One Topic Filter of SUBSCRIBE with its options (spec 3.8.3.1); MQTT 3.1.1 has only `qos`."""
 
     topic_filter: str
     qos: int = 0

@@ -17,8 +17,7 @@ from loadgen.mqtt.topics import topic_name_fault
 class Properties:
     """The properties of one packet or will; fields are the spec's names, None means absent.
 
-    Integers are in the spec's units (intervals in seconds, sizes in bytes). Only
-    `subscription_identifier` and `user_property` repeat and have an order, which is kept.
+    Integers are in the spec's units. Only `subscription_identifier` and `user_property` repeat.
     """
 
     payload_format_indicator: int | None = None
@@ -95,7 +94,6 @@ class PropertyRow:
 
     @property
     def attribute(self) -> str:
-        """The field of Properties that holds it."""
         return self.name.lower().replace(" ", "_")
 
     def fault(self, value: object) -> str | None:

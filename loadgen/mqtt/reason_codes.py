@@ -1,7 +1,6 @@
 """Reason codes of MQTT 5 (spec 2.4) and CONNACK return codes of MQTT 3.1.1 (its table 3.1).
 
-A reason code from 0x80 up is a failure. Packets carry plain integers: codes from a broker are kept,
-also if this table lacks them. Compiled code takes `ReasonCode.NAME.value`.
+Packets carry plain integers: codes from a broker are kept, also if this table lacks them.
 """
 
 from enum import IntEnum
@@ -43,8 +42,6 @@ REASON_CODES: Final[dict[int, frozenset[int]]] = {
 
 
 class ConnectReturnCode(IntEnum):
-    """CONNACK of MQTT 3.1.1, table 3.1."""
-
     CONNECTION_ACCEPTED = 0
     UNACCEPTABLE_PROTOCOL_VERSION = 1
     IDENTIFIER_REJECTED = 2
@@ -81,7 +78,6 @@ def reason_name(code: int, version: int = MQTT_5) -> str:
     """Return the name and number of a reason code, for people: `Server busy (0x89)`.
 
     With `version` 3 or 4 the code is read as a return code of CONNACK, except the SUBACK's 0x80.
-    Codes that the specification lacks are named as unknown.
     """
     if version != MQTT_5:
         if code == ReasonCode.UNSPECIFIED_ERROR:

@@ -39,8 +39,7 @@ def topic_filter_fault(topic_filter: str, version: int) -> str | None:
 def split_shared(topic_filter: str) -> tuple[str | None, str]:
     """Return share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
 
-    Clients of MQTT 3.1.1 may share too, as most brokers allow. An incomplete shared filter is an
-    ordinary one, which their codec accepts.
+    Clients of MQTT 3.1.1 may share too; for their codec an incomplete shared filter is ordinary.
     """
     prefix, _, rest = topic_filter.partition("/")
     share_name, _, plain_filter = rest.partition("/")

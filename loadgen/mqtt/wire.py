@@ -1,7 +1,7 @@
 """The encoding of integers, strings and bytes in MQTT (spec 1.5).
 
-Section numbers are those of the OASIS MQTT 5.0 specification unless 3.1.1 is named. A fault of
-data that is read is a RemoteProtocolError; of data that is written, a LocalProtocolError.
+A fault of data that is read is a RemoteProtocolError; of data that is written, a
+LocalProtocolError. Section numbers are those of the OASIS MQTT 5.0 specification.
 """
 
 from functools import partial
@@ -22,11 +22,10 @@ def escaped(text: str) -> str:
 
 
 class Reader:
-    """A cursor over the body of one packet that the peer sent.
+    """A cursor over the body of one packet that the peer sent; `what` names it in messages.
 
-    `what` names the packet in messages. Every method takes the spec's name of the field it reads,
-    moves on, and raises RemoteProtocolError (0x81 Malformed Packet) if the field is missing or of
-    another type.
+    Every method takes the spec's name of the field that it reads, and raises RemoteProtocolError
+    (0x81 Malformed Packet) if the field is missing or of another type.
     """
 
     __slots__ = ("_data", "_end", "_position", "_what")
