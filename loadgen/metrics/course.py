@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 
-Span = tuple[int, int]
-"""Start and end, CLOCK_MONOTONIC in ns."""
-
-Course = Sequence[tuple[int, int, int]]
-"""(from, until, count) of parts of a run, CLOCK_MONOTONIC in ns."""
+Span = tuple[int, int]  # start and end, CLOCK_MONOTONIC in ns
+Course = Sequence[tuple[int, int, int]]  # (from, until, count) of parts of a run, in the same time
 
 
 def counted_in(course: Course, span: Span) -> float:

@@ -1,14 +1,9 @@
 """A latency histogram in numpy: the HdrHistogram layout with lowest 1, one hour, three digits.
 
-Equal to the hdrhistogram library (`HdrHistogram(1, 3_600_000_000_000, 3)`) bucket for bucket and
-percentile for percentile, and some hundred times faster: a *dense* histogram is an int64 array of
-`BUCKETS` counts, a *sparse* one the pair (bucket, bucket_count) of its non-zero entries, ascending.
-
-The layout, from the HdrHistogram definition: values below 2048 have a bucket each; above, every
-power of two is cut into 1024 equal buckets, so that a bucket is never wider than a thousandth of
-its values. With b = max(bit_length(value) - 11, 0) the bucket is (b << 10) + (value >> b).
-
-The log functions return text; this file uses neither clock nor file.
+A *dense* histogram is an int64 array of `BUCKETS` counts, a *sparse* one the pair (bucket,
+bucket_count) of its non-zero entries, ascending. Values below 2048 have a bucket each; above, every
+power of two has 1024. With b = max(bit_length(value) - 11, 0) the bucket is (b << 10) + (value >>
+b).
 """
 
 import math
@@ -23,18 +18,14 @@ from numpy.typing import ArrayLike, NDArray
 
 Int64Array = NDArray[np.int64]
 Int32Array = NDArray[np.int32]
-Sparse = tuple[Int32Array, Int64Array]
-"""(bucket, bucket_count): indices of the non-zero buckets, ascending, and their counts."""
+Sparse = tuple[Int32Array, Int64Array]  # (bucket, bucket_count)
 
 LOWEST_NS = 1
-HIGHEST_NS = 3_600_000_000_000
-"""One hour: the highest trackable value that the encoded form declares."""
+HIGHEST_NS = 3_600_000_000_000  # one hour, as the encoded form declares
 SIGNIFICANT_DIGITS = 3
 
-BUCKETS = 33_792
-"""Counts of a dense histogram."""
-HIGHEST_RECORDABLE_NS = (1 << 42) - 1
-"""The layout ends at a power of two above one hour (73 minutes); longer is counted as this."""
+BUCKETS = 33_792  # counts of a dense histogram
+HIGHEST_RECORDABLE_NS = (1 << 42) - 1  # longer values, from 73 minutes on, count as this
 
 HALF_BITS = 10  # 1024 buckets to each power of two
 _HALF = 1 << HALF_BITS
@@ -45,14 +36,12 @@ UNIT_MASK = 2 * _HALF - 1  # values up to here have a bucket each
 
 
 def lowest_values(bucket: ArrayLike) -> Int64Array:
-    """Return the lowest value in nanoseconds of each bucket."""
     index = np.asarray(bucket, np.int64)
     bits = _dropped_bits(index)
     return (index - (bits << HALF_BITS)) << bits
 
 
 def highest_values(bucket: ArrayLike) -> Int64Array:
-    """Return the highest value in nanoseconds of each bucket."""
     index = np.asarray(bucket, np.int64)
     return lowest_values(index) + (np.int64(1) << _dropped_bits(index)) - 1
 
@@ -120,8 +109,8 @@ def row_percentiles(
 ) -> list[Int64Array]:
     """Return each percentile of `ps` for each of several sparse histograms, which are end to end.
 
-    `totals` are their sums. The rule is the library's: the value of `rank`, reported as the highest
-    value of its bucket (for p = 0: the lowest). An empty histogram gives 0.
+    `totals` are their sums. A percentile is the highest value of the bucket of `rank` (for p = 0
+    the lowest), as in the library; 0 for an empty histogram.
     """
     running = np.cumsum(bucket_count)
     before = np.cumsum(totals) - totals
@@ -208,8 +197,7 @@ def log_interval(counts: Int64Array, offset_ns: int, span_ns: int, tag: str = ""
     """Return one line of a histogram log.
 
     `offset_ns` is the interval's start since the log's, `span_ns` its length. The maximum is in
-    milliseconds and, as in the Java writer, the highest value of the last bucket in use. A tag
-    may hold no comma, space or line end: such and all unusual characters are percent-encoded.
+    milliseconds, of the last bucket in use. Unusual characters of a tag are percent-encoded.
     """
     label = f"Tag={quote(tag, safe='/:+=@._-~')}," if tag else ""
     (highest_ns,) = percentiles(counts, (100.0,))

@@ -1,12 +1,9 @@
 """The interval table: the measurements, one row per worker, second, group, phase and series.
 
-Each second a worker appends, for every device group and phase that had traffic, one row with
-series "" that carries the counters, and one row per latency series that carries a histogram; and
-for itself one row with group "" that carries its processor time and memory. A message belongs to
-the phase in which it was *intended*, wherever it arrives; rows of the process to the phase at
-the time.
-
-All values are integers, so that rows add up to the same result in any order (`reducer`).
+A group and phase with traffic has a row with series "" for the counters, and one with a histogram
+per latency series; a worker has a row with group "" for its processor time and memory. A message
+belongs to the phase in which it was *intended*. All values are integers, so that rows add up to the
+same result in any order (`reducer`).
 """
 
 from collections.abc import Sequence
@@ -19,11 +16,8 @@ from numpy.typing import NDArray
 
 from loadgen.metrics.histogram import merge
 
-PHASES = ("connect", "subscribe", "warmup", "measure", "drain", "stop")
-"""In the order of a run."""
-
-CONNECTED_AT = "connected_at"
-"""CONNACK - begin of the connect phase: the time at which each device was connected."""
+PHASES = ("connect", "subscribe", "warmup", "measure", "drain", "stop")  # in the order of a run
+CONNECTED_AT = "connected_at"  # CONNACK - begin of the connect phase
 
 SERIES = (
     "end_to_end",  # received - intended
@@ -46,24 +40,16 @@ SERIES = (
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 
-CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")
-"""Series of devices, not of messages: they belong to no measurement window."""
-
-RUN_METADATA_KEY = b"loadgen.run"
-"""Key under which a writer repeats the run's id in the metadata of each file's schema."""
-
+CONNECT_SERIES = ("connect", "tcp", "tls", "connack", "suback")  # of devices, not messages
+RUN_METADATA_KEY = b"loadgen.run"  # of the run's id in the metadata of each file's schema
 DIMENSIONS = ("run", "host", "worker", "second", "group", "phase", "series")
 """The dimensions of a row. `second` counts from the run's anchor."""
 
-SPAN = ("time_ns", "span_ns")
-"""Start of the interval (CLOCK_MONOTONIC) and its length."""
-
-GAUGES = ("connected", "owed", "in_flight")
-"""Levels at the end of the interval."""
+SPAN = ("time_ns", "span_ns")  # start (CLOCK_MONOTONIC) and length of the interval
+GAUGES = ("connected", "owed", "in_flight")  # levels at the end of the interval
 
 PROCESS_COUNTERS = ("cpu_ns", "wait_ns", "stalled_ns")
-"""Processor time used, time spent runnable but waiting for a processor, and time in which the
-worker did not look at its sockets although it was expected to (stalls of 10 ms and more)."""
+"""Time on a processor, runnable but waiting for one, and in stalls of 10 ms and more."""
 
 PROCESS_GAUGES = ("resident_bytes", "longest_stall_ns")
 
@@ -74,8 +60,7 @@ LATER = (
 """Columns that runs of earlier versions lack; they count as 0."""
 
 HISTOGRAM = ("count", "sum_ns", "min_ns", "max_ns", "bucket", "bucket_count")
-"""Latencies: count, exact sum, least and greatest (0 without any), and the sparse
-histogram of `metrics.histogram`, buckets ascending."""
+"""Latencies: count, exact sum, least and greatest, and the sparse histogram."""
 
 _TYPES = {
     **dict.fromkeys(("run", "group", "phase", "series"), pa.string()),
@@ -91,10 +76,7 @@ for _shared in (_NO_BUCKET, _NO_COUNT):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interval:
-    """One row of the interval table; columns as in `INTERVAL_SCHEMA`, in its order.
-
-    The histogram's two arrays are as `metrics.histogram.sparse` returns them.
-    """
+    """One row of the interval table; columns as in `INTERVAL_SCHEMA`, in its order."""
 
     run: str = ""
     host: int = 0

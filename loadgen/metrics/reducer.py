@@ -1,10 +1,7 @@
 """The one reducer: rows of the interval table merged by any of its dimensions.
 
-Spark applies it to the rows of one key, the summary that a run prints at once applies it to a
-whole table, and both get the same integers, whatever the order of the rows and however they
-were partitioned: sums, least and greatest only, and a reduced table can be reduced again.
-
-Histograms merge in numpy over the flat entries of many rows, never row by row.
+Spark applies it to the rows of one key, the summary of a run to a whole table. Both get the same
+integers in any order of the rows, and a reduced table can be reduced again.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,10 +29,8 @@ from loadgen.sentences import METRICS_TEXT
 
 Int64Array = NDArray[np.int64]
 
-_BLOCK_COUNTS = 1 << 17
-"""Counts of the groups that are merged at a time: their dense histograms take 1 MB."""
-_PIECE_ENTRIES = 1 << 15
-"""Histogram entries added at a time, so that the temporary arrays stay in the processor's cache."""
+_BLOCK_COUNTS = 1 << 17  # of groups that are merged at a time: their dense histograms take 1 MB
+_PIECE_ENTRIES = 1 << 15  # of histograms added at a time, for the processor's cache
 
 _INT64 = np.iinfo(np.int64)
 _ADDED = (*COUNTERS, *PROCESS_COUNTERS, "count", "sum_ns")
@@ -54,14 +49,12 @@ def reduce_table(
     """Merge the rows that agree in the dimensions `by`, one row each, ordered by them.
 
     Counters, counts and histograms add; least, greatest, and time and span widen to cover all.
-    Gauges take the greatest, the high-water mark over time; with
-    gauges="sum" they add, which is right for rows of one moment, the workers of one second. So
-    the high-water mark of all workers together is two steps: sum by second, then the greatest.
+    Gauges take the greatest, the high-water mark over time; with gauges="sum" they add, which is
+    right for rows of one moment.
 
-    Table: the columns of `reduced_schema(by)`, in any order; others are ignored.
-    Raises ValueError if `by` names no dimension, RunDirectoryError if the rows are not
-    those of a worker: a column missing or of another type, nulls, histograms that are out of
-    their layout or disagree with their count, sums beyond 64 bits.
+    The table has the columns of `reduced_schema(by)`, in any order; others are ignored. Raises
+    ValueError if `by` names no dimension, RunDirectoryError if the rows are not those of a worker:
+    a column missing or of another type, nulls, invalid histograms, sums beyond 64 bits.
     """
     unknown = [name for name in by if name not in DIMENSIONS]
     if unknown or len(set(by)) != len(by):
