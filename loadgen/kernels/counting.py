@@ -89,10 +89,7 @@ FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)  # the lowest reason code of a failu
 
 
 class ReceivedMessage(NamedTuple):
-    """A PUBLISH in `fleet.buffer`: its device, its time, its place and the values of its header.
-
-    `body_crc` is -1, or the CRC-32 of a streamed body that would end at `end`.
-    """
+    """A PUBLISH in `fleet.buffer`, or its head and the CRC-32 of its streamed body (else -1)."""
 
     row: int
     now_ns: int

@@ -47,10 +47,7 @@ class InFlight(Record):
 
 @compiled
 def set_capacity(fleet: "Fleet", sender: int, receive_maximum: int) -> int:
-    """Set the number of messages that may be in flight: the window or the peer's Receive Maximum.
-
-    To be called on every CONNACK (spec 3.2.2.3.3; 65,535 if it is absent and in MQTT 3.1.1).
-    """
+    """Set the messages that may be in flight: the window or the Receive Maximum of a CONNACK."""
     capacity = int(min(fleet.window.shape[0], receive_maximum))
     fleet.senders[sender].capacity = capacity
     return capacity

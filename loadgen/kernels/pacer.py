@@ -77,10 +77,7 @@ def make_program(start_ns: int) -> Rows[ProgramStep]:
 
 
 def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[ProgramStep]:
-    """Return the program with `factor` times the nominal rate from `at_ns` on.
-
-    The smallest factor is a millionth. Raises ValueError for a negative one.
-    """
+    """Return the program with `factor` times the nominal rate, or a millionth, from `at_ns` on."""
     if factor < 0:
         raise ValueError(f"a rate cannot be {factor} times the nominal one")
     ppm = max(round(factor * _PPM), 1)
@@ -151,10 +148,7 @@ def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
 def make_publishers(
     devices: Numbers, streams: Numbers, phases: Numbers, periods_ns: Numbers, arrivals: Numbers
 ) -> Rows[Publisher]:
-    """Return publishers before their message 0; the arrays have an entry for each.
-
-    Constant streams begin at phase · period of load time, `phases` in [0, 1).
-    """
+    """Return publishers before their message 0; `phases` are in [0, 1) of a period."""
     publishers = Publisher.rows(len(streams))
     publishers["device"] = devices
     publishers["stream"] = streams

@@ -214,10 +214,7 @@ def publish_fields(
 
 @compiled
 def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tuple[int, int, int]:
-    """Check Property Length and properties of a packet (spec 2.2.2).
-
-    Return (OK or MALFORMED, a bit for each identifier, position after them).
-    """
+    """Check properties (2.2.2); return (OK or MALFORMED, a bit for each, position after them)."""
     status, length, position = read_variable(buffer, start, end)
     if status != OK or length > end - position:
         return MALFORMED, 0, start
@@ -239,10 +236,7 @@ def read_properties(buffer: Bytes, start: int, end: int, packet_type: int) -> tu
 
 @compiled
 def property_value(buffer: Bytes, start: int, end: int, begin: Bytes, size: int) -> int:
-    """Return the position of the value of the property that begins with begin[:size], or -1.
-
-    The properties of a packet, with their length, are at `start`, and are well-formed.
-    """
+    """Return the position of the value of the property that begins with begin[:size], or -1."""
     position = read_variable(buffer, start, end)[2]
     while position + size <= end:
         if is_same(buffer, position, position + size, begin, 0, size):
@@ -296,10 +290,7 @@ def _after_string(buffer: Bytes, position: int, end: int, kind: int, must_be_top
 def ack_fields(
     buffer: Bytes, packet_type: int, body_start: int, packet_end: int, version: int
 ) -> tuple[int, int, int]:
-    """Read the body of PUBACK, PUBREC, PUBREL or PUBCOMP (spec 3.4 to 3.7).
-
-    Return (OK or MALFORMED, packet_id, reason).
-    """
+    """Read an acknowledgement (spec 3.4 to 3.7); return (OK or MALFORMED, packet_id, reason)."""
     length = packet_end - body_start
     if length < 2 or (length > 2 and version != MQTT_5):
         return MALFORMED, 0, 0

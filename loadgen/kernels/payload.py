@@ -210,10 +210,7 @@ HEADER_PROPERTY = b"\x26\0\x07loadgen\0\x40" + b"0" * HEX_BYTES
 
 @compiled
 def move_out(out: arrays.Bytes, start: int, place: int) -> None:
-    """Write the header at out[start:], which its body follows, to its place next to the body.
-
-    A property ends where the body begins. A field is in the body, with half its length left free.
-    """
+    """Move the header at out[start:] into the property before its body, or a field of it."""
     words = (
         arrays.read_i64(out, start),
         arrays.read_i64(out, start + 8),

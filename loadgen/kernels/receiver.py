@@ -316,10 +316,7 @@ def _publish(fleet: Fleet, message: ReceivedMessage, position: int, handlers: Ha
 
 @compiled
 def _take_in_use(fleet: Fleet, message: ReceivedMessage) -> None:
-    """Count a QoS 2 message whose identifier waits for PUBREL: a repetition or a violation.
-
-    The message may be repeated once after its connection broke, since the PUBREC may be lost.
-    """
+    """Count a QoS 2 message whose identifier waits for PUBREL: a repetition or a violation."""
     start = message.payload
     device = fleet.devices[message.row]
     phase = counting.phase_of_arrival(fleet.run, message.now_ns)
@@ -375,10 +372,7 @@ def release_held(fleet: Fleet, row: int, position: int) -> int:
 
 @compiled
 def _on_ack(fleet: Fleet, ack: Acknowledgement, position: int, handlers: Handlers) -> int:
-    """Handle PUBACK, PUBREC, PUBREL or PUBCOMP; return the position after the answer.
-
-    A message that waits for another one is given up, or such messages would fill the window.
-    """
+    """Handle PUBACK, PUBREC, PUBREL or PUBCOMP; return the position after the answer."""
     row, kind, packet_id = ack.row, ack.kind, ack.packet_id
     device = fleet.devices[row]
     if not _IS_REASON[kind, ack.reason]:
@@ -412,7 +406,7 @@ def _on_ack(fleet: Fleet, ack: Acknowledgement, position: int, handlers: Handler
             return mqtt.write_ack(fleet.out, position, PUBREL, packet_id)
         if awaited == in_flight.FREE:
             return position
-        in_flight.release(fleet, device.sender, packet_id)
+        in_flight.release(fleet, device.sender, packet_id)  # or it would stay in the window
     message = fleet.window[packet_id - 1, device.sender]
     sent_ns, phase = message.sent_ns, phase_of(fleet.run, message.intended_ns)
     # The broker had accepted the message of a PUBCOMP.
@@ -464,10 +458,7 @@ def _free_window(fleet: Fleet, row: int) -> None:
 
 @compiled
 def _on_connack(fleet: Fleet, row: int, start: int, body: int, end: int, now_ns: int) -> bool:
-    """Accept or refuse a device; return True if Python must look at the CONNACK.
-
-    That is so for the last CONNACK, and for one that differs from the usual one of the group.
-    """
+    """Accept or refuse a device; return True if Python must look at the CONNACK."""
     if end - body < 2:
         return True
     buffer = fleet.buffer

@@ -57,10 +57,7 @@ class Withheld(Record):
 
 @compiled
 def settle(fleet: "Fleet", firsts: Table, counts: Table) -> None:
-    """Move the borders of these ranges of pairs, where messages have arrived since the last look.
-
-    If nothing arrives, the broker may not read either, so that nothing becomes settled.
-    """
+    """Move the borders of ranges of pairs where messages have arrived since the last look."""
     for index in range(len(firsts)):
         first = int(np.int64(firsts[index]))
         end = first + int(np.int64(counts[index]))

@@ -132,10 +132,7 @@ def _take_packet_id(
 def record_sent(
     fleet: Fleet, number: int, count: int, sent: int, sent_ns: int, handlers: Handlers
 ) -> None:
-    """Count the first `sent` of the `count` messages of a batch and take the others back.
-
-    Those stay due, with the same sequence and intended time, and PUSHED_BACK until all are sent.
-    """
+    """Count the first `sent` of the `count` messages of a batch and take the others back."""
     publisher = fleet.publishers[number]
     device = fleet.devices[publisher.device]
     group = fleet.groups[device.group]
@@ -198,10 +195,7 @@ def write_message(
     copy: int,
     position: int,
 ) -> int:
-    """Write a PUBLISH, or only its head if the body is sent separately; return the new position.
-
-    The bytes are the same each time, except for `dup` and `copy` of the payload's header.
-    """
+    """Write a PUBLISH, or only its head if the body is sent separately; return the new position."""
     publisher = fleet.publishers[number]
     group = fleet.groups[fleet.devices[publisher.device].group]
     out = fleet.out

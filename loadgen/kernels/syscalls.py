@@ -131,10 +131,7 @@ def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch: Table) -> int:
-    """Call recvmsg for buffer[start:end]; `age_ns` then returns the age of the last byte.
-
-    `scratch` has MESSAGE_WORDS numbers.
-    """
+    """Call recvmsg for buffer[start:end]; `age_ns` then returns the age of the last byte."""
     address = scratch.ctypes.data
     scratch[_MESSAGE] = 0
     scratch[_MESSAGE + 1] = 0
@@ -252,10 +249,7 @@ def socket_error(descriptor: int, scratch: Words) -> int:
 
 @compiled
 def processor_times(account: int, scratch: Bytes) -> tuple[int, int]:
-    """Return ns on a processor, and waiting for one, of a thread with an open /proc/.../schedstat.
-
-    `scratch` has ACCOUNT_BYTES; (0, 0) if nothing can be read.
-    """
+    """Return ns on a processor, and waiting for one, from a /proc/.../schedstat, else (0, 0)."""
     got = _result(_pread(account, scratch.ctypes.data, ACCOUNT_BYTES, 0))
     busy_ns = 0
     number = 0

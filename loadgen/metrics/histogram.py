@@ -131,10 +131,7 @@ def rank(p: float, total: ArrayLike) -> Int64Array:
 
 
 def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
-    """Return the library's mean in nanoseconds, from the middles of the buckets; 0 if empty.
-
-    Arguments as in `percentiles`. Prefer the exact sum if it is known.
-    """
+    """Return the library's mean in ns, from the middles of the buckets; 0 if empty."""
     middle, weight = _middles(counts, bucket)
     total = sum(weight.tolist())
     # Python's integers: the sum of an hour's messages in nanoseconds can pass 2^63.
@@ -142,10 +139,7 @@ def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
 
 
 def stdev(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
-    """Return the library's standard deviation (of the population) in ns; 0 if empty.
-
-    Arguments as in `percentiles`.
-    """
+    """Return the library's standard deviation (of the population) in ns; 0 if empty."""
     middle, weight = _middles(counts, bucket)
     total = sum(weight.tolist())
     if not total:

@@ -260,10 +260,7 @@ _PERCENTILES = (50, 90, 99, 99.9)
 
 
 def summarize(row: Mapping[str, Any]) -> LatencySummary:
-    """Return the summary of a row of a (reduced) interval table, from `to_pylist` or an `Interval`.
-
-    Needs the columns of `interval.HISTOGRAM`, buckets ascending.
-    """
+    """Return the summary of a row with the columns of `interval.HISTOGRAM`, buckets ascending."""
     count = int(row["count"])
     if not count:
         return LatencySummary(0)

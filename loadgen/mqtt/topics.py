@@ -37,10 +37,7 @@ def topic_filter_fault(topic_filter: str, version: int) -> str | None:
 
 
 def split_shared(topic_filter: str) -> tuple[str | None, str]:
-    """Return share name (None if not shared) and filter of `$share/NAME/FILTER` (section 4.8.2).
-
-    Clients of MQTT 3.1.1 may share too; for their codec an incomplete shared filter is ordinary.
-    """
+    """Return share name, or None, and filter of `$share/NAME/FILTER` (section 4.8.2)."""
     prefix, _, rest = topic_filter.partition("/")
     share_name, _, plain_filter = rest.partition("/")
     if prefix == "$share" and share_name and plain_filter:

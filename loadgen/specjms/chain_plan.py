@@ -73,10 +73,7 @@ def groups_of_model(
 
 
 def roles_of_supply_chain(plan: Plan) -> tuple[Role, ...]:
-    """Return the roles of a rehearsal: devices of each group at each target.
-
-    The first driver publishes one message of each type, as all devices have the same login.
-    """
+    """Return the roles of a rehearsal; the first driver publishes a message of each type."""
     model: Model = plan.model
     root = plan.root
     publications = tuple(

@@ -221,10 +221,7 @@ class _Rows:
         self.heard = 0
 
     def add_account(self, row: int, number: int, kind: TypeRow) -> None:
-        """Add the accounts of a type that a device receives.
-
-        All consumers of a queue or subscription of a location are in this worker and share them.
-        """
+        """Add the accounts of a type that a device receives; consumers of a queue share them."""
         role, spread = self.roles[row], MESSAGES[number].spread
         place = 0 if spread == "one" else role.place
         base = self.queues.setdefault((number, place), self.pairs)
@@ -442,10 +439,7 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
 
 
 def out_bytes(model: Model, root: str, buffer_bytes: int, window: int) -> int:
-    """Return the most bytes that one call of `receive` can write for `buffer_bytes` of input.
-
-    They are outputs, acknowledgements, and the messages that waited for the window.
-    """
+    """Return the most bytes that one call of `receive` can write for `buffer_bytes` of input."""
     growth = 1.0
     largest = 0
     for number in enabled_types(model):

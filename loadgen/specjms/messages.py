@@ -114,10 +114,7 @@ def number_of(name: str) -> int:
 
 
 def outputs_of(number: int) -> tuple[int, ...]:
-    """Return the types that this type causes, in the order of sending.
-
-    Only the last `offer` of a call causes a `pOrder`.
-    """
+    """Return the numbers of the types that this type causes, in the order of sending."""
     return tuple(at for at, message in enumerate(MESSAGES) if message.cause == TYPES[number])
 
 

@@ -120,10 +120,7 @@ def _recovered(recovery: Recovery | None) -> Judged:
 
 
 def steady(course: Course, warmup: tuple[int, int], window: tuple[int, int]) -> Judged:
-    """Judge if similar numbers arrived in each part of the window and at the end of the warm-up.
-
-    A part may differ from the mean by the audit's tolerance, or by chance.
-    """
+    """Judge if similar numbers arrived in each part of the window and at the end of the warm-up."""
     start_ns, end_ns = window
     each_ns = (end_ns - start_ns) // STEADY_PARTS
     if end_ns - start_ns < STEADY_LEAST_S * 1e9:

@@ -46,10 +46,7 @@ VERTICAL_LOCATIONS: Final = Locations(10, 2, 5, 1)  # for every BASE
 
 
 def input_rates(topology: Topology, base: int, locations: Locations) -> tuple[float, ...]:
-    """Return interactions begun per second in the whole system, one entry per interaction.
-
-    Horizontal rates are fixed for each location, vertical ones grow with BASE.
-    """
+    """Return interactions begun per second in the whole system, one entry per interaction."""
     rates = []
     for interval in SPECIFICATION["intervals"]:
         count = base

@@ -311,10 +311,7 @@ class _Builder:
 def _publishers(
     plan: Plan, senders: Rows[GroupRecord], devices: Rows[Device], number: Table, deliveries: Any
 ) -> Rows[pacer.Publisher]:
-    """Return the publishers before their message 0.
-
-    `number` is that of each device in its group; `deliveries` has an entry for each publisher.
-    """
+    """Return the publishers before their message 0; `number` is each device's in its group."""
     rows = np.flatnonzero(devices["publisher"] >= 0)
     owners, numbers = devices["group"][rows], number[rows]
     count = np.array([owner.count for owner in plan.groups], np.float64)
@@ -330,10 +327,7 @@ def _publishers(
 
 
 def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[Place], Bytes]:
-    """Return bodies, their CRCs, the places that each message fills, and properties of all groups.
-
-    The row of a group gets its part of them. Groups without a file share a body.
-    """
+    """Return bodies, CRCs, places to fill, and properties; the row of each group gets its parts."""
     plain = [group for group in plan.groups if group.publishes and not _file_of(group.publishes)]
     sizes = [group.publishes.size_bytes for group in plain if group.publishes]
     # Behind a short header the body is longer.

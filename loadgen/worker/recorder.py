@@ -84,10 +84,7 @@ def numbers_of(counts: Any) -> Table:
 def take_counters(
     fleet: PlannedFleet, reported: Grid[CounterRecord], gauges: Table, now_ns: int
 ) -> list[Row]:
-    """Return rows of the counters since those in `reported`, and update it.
-
-    Every device group has a row for each phase with counts, and at least one for its gauges.
-    """
+    """Return rows of the counters since those in `reported`, and update it."""
     rows: list[Row] = []
     gauged = gauges.tolist()
     current = current_phase(fleet, now_ns)

@@ -138,10 +138,7 @@ class Reporter:
         self._send({"window_end": self._fleet.totals.owed})
 
     def watch_drain(self, unsent: Sized) -> float | None:
-        """Mark on the live page when nothing is left to send or to be acknowledged; None ends it.
-
-        `unsent` holds the connections with bytes that their socket did not take.
-        """
+        """Mark on the live page when nothing is left to send or acknowledge; None ends it."""
         if self.phase != "drain":
             return None
         gauges_of(self._fleet, clock_ns())

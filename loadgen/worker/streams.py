@@ -52,10 +52,7 @@ def ending(number: int) -> str:
 
 
 class WebSocket:
-    """The frames of one connection (MQTT 5, section 6): binary ones carry the byte stream.
-
-    Reads and writes like its socket, but a write is a frame that must go out whole.
-    """
+    """The frames of one connection (MQTT 5, section 6); reads and writes like its socket."""
 
     __slots__ = (
         "_answered",

@@ -22,10 +22,7 @@ _PAUSES = 50  # after a sample, as a multiple of its duration
 
 
 def share_streams(fleet: PlannedFleet, live: Path, worker: int) -> None:
-    """Map the counts of a worker by stream and by pair to files next to the live page.
-
-    This is done if a subscription is one device's, the pairs are few enough, and there is room.
-    """
+    """Map the counts by stream and by pair to files next to the live page, if they are few."""
     shared = (fleet.devices["flags"] & SHARED).any()
     if fleet.plan.behaviour != MESSAGING or shared or len(fleet.pairs) > PAIRS_LIMIT:
         return
@@ -65,10 +62,7 @@ def _opened(path: Path, layout: np.dtype[np.void]) -> npt.NDArray[np.void]:
 
 
 class SubscriptionMarks:
-    """Reader of the publishers and pairs of all workers.
-
-    `streams` has the stream of each pair, `firsts` the first pair of each subscription.
-    """
+    """Reader of the publishers and pairs of all workers; `firsts` begin the subscriptions."""
 
     def __init__(
         self, publishers: list[Any], pairs: list[Any], streams: Table, firsts: Table

@@ -28,10 +28,7 @@ _TURN_S = 0.005
 
 
 class Subscriptions:
-    """The subscribing devices of one worker; `packets(connection)` has the packets of a device.
-
-    All of a device's packets request one QoS; the last SUBACK counts.
-    """
+    """The subscribing devices of one worker; `packets(connection)` has the packets of a device."""
 
     def __init__(
         self,

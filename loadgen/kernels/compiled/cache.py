@@ -80,10 +80,7 @@ def _hash(*values: str | bytes | tuple[str, bytes]) -> str:
 
 
 def _call_template(callee: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-    """Return numba's call template, but with the general type of a constant.
-
-    Otherwise a kernel would be compiled once for each constant that it is called with.
-    """
+    """Return numba's call template with general types: else each constant compiles a kernel."""
     kinds = {name: types.unliteral(kind) for name, kind in keywords.items()}
     parameters, folded = callee.fold_argument_types(tuple(map(types.unliteral, arguments)), kinds)
     callee.compile(folded)
@@ -181,10 +178,7 @@ def _store(path: Path, content: bytes) -> None:
 
 
 def _locked(path: Path) -> AbstractContextManager[object]:
-    """Return a context for one process at a time, or for any number if there are no locks.
-
-    A process with a lock waits only for kernels that its own calls: no two wait for each other.
-    """
+    """Return a context for one process at a time, or for any number if there are no locks."""
     try:
         lock = path.with_suffix(".lock").open("wb")
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -194,10 +188,7 @@ def _locked(path: Path) -> AbstractContextManager[object]:
 
 
 def _remove_old(base: Path) -> None:
-    """Remove directories that no process has used for a while, but for the last few.
-
-    A process that uses one of them has its kernels in memory, or compiles what is missing.
-    """
+    """Remove directories that no process has used for a while, but for the last few."""
     used = [(path.stat().st_mtime, path) for path in base.glob("loadgen-*")]
     for used_s, path in sorted(used, reverse=True)[_LEAST_KEPT:]:
         if used_s < time.time() - _KEPT_S:

@@ -100,10 +100,7 @@ def _executable(context: Any, library: Any, description: Any, environment: Any) 
 
 
 def parts_of(result: Any) -> tuple[Any, ...] | None:
-    """Return the parts from which numba rebuilds the compiled function in any process.
-
-    None if the code contains an address of this process.
-    """
+    """Return the parts to rebuild a function from; None if it has an address of this process."""
     library = result[LIBRARY]
     *parts, environments = result._reduce()
     module = library._final_module if library._finalized else library._get_module_for_linking()

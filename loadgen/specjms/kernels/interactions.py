@@ -1,16 +1,9 @@
 """The hot path of the supply chain: drivers begin interactions, event handlers continue them.
 
-The handlers (`SUPPLY_CHAIN`) plug into the kernels of a fleet. A received message is checked,
-accounted for and answered with the messages that it causes, on the same connection and in the same
-step. No timer is involved: an output leaves because its input arrived.
-
-    input accepted ── action of its type ── outputs, each with a slot of the in-flight window
-                          │                     └ no slot: the note waits in line for PUBACKs
-                          └ join: offers wait until the call has all of them
-
-A transacted input is acknowledged after all of its transacted outputs are (`transactions`), any
-other input at once. Input and outputs together are processed at least once: MQTT has no atomic
-transaction.
+A received message is checked, accounted for and answered with the messages that it causes, on the
+same connection and in the same step. Without a slot of the in-flight window, its note waits in line
+for PUBACKs; offers wait until the call has all of them. A transacted input is acknowledged after
+all of its transacted outputs are, any other input at once: MQTT has no atomic transaction.
 """
 
 from typing import Any
@@ -88,10 +81,7 @@ def _write_message(
     copy: int,
     position: int,
 ) -> int:
-    """Write a PUBLISH of type `number`; return the position after it.
-
-    A repetition has the same bytes, except for `dup` and for `copy` in the payload's header.
-    """
+    """Write a PUBLISH of type `number`, new or again; return the position after it."""
     chain = chains.chains_of(fleet.extension)
     kind = chain.types[number]
     route = _route(kind, note)
@@ -179,10 +169,7 @@ def _see_sent(chain: chains.Chains, destination: int, phase: int, deliveries: in
 def _send_outputs(
     fleet: Fleet, row: int, note: InteractionNote, now_ns: int, position: int
 ) -> tuple[int, bool]:
-    """Send the remaining outputs of a note; return (position, True if all are sent).
-
-    Stops when the window of the connection is full; `note.next` is the output to continue with.
-    """
+    """Send the outputs of a note from `next` on; return (position, False if the window is full)."""
     chain = chains.chains_of(fleet.extension)
     cause = chain.types[note.type]
     sender = fleet.devices[row].sender
@@ -212,10 +199,7 @@ def _send_outputs(
 
 @compiled
 def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
-    """Put a note at the end of the connection's line; return False if there is no place.
-
-    A waiting note counts as an expected delivery, so that the run does not end before it is sent.
-    """
+    """Put a note at the end of the connection's line; return False if there is no place."""
     chain = chains.chains_of(fleet.extension)
     free = chain.state.free_waiting
     if free == _NONE:
@@ -223,7 +207,7 @@ def _line_up(fleet: Fleet, row: int, note: InteractionNote) -> bool:
     waiting = chain.waiting
     chain.state.free_waiting = waiting[free].link
     chain.state.waited += 1
-    fleet.totals.lined_up += 1
+    fleet.totals.lined_up += 1  # the run must not end before it is sent
     waiting[free] = note
     waiting[free].link = _NONE
     role = chain.roles[row]
@@ -443,10 +427,7 @@ def _on_message(fleet: Fleet, message: counting.ReceivedMessage, position: int) 
 def _carry_on(
     fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNote, position: int
 ) -> int:
-    """Send the outputs of a message, and acknowledge it unless a transaction does so later.
-
-    Of the offers to a call only the last one has an output.
-    """
+    """Send the outputs of a message, and acknowledge it unless a transaction does so later."""
     chain, row, now_ns = chains.chains_of(fleet.extension), message.row, message.now_ns
     kind = chain.types[note.type]
     causes = kind.outputs > 0
@@ -610,11 +591,7 @@ def _write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, po
 
 @compiled
 def _on_return(fleet: Fleet, row: int) -> None:
-    """Detach inputs from their transactions after a reconnect.
-
-    Their packet identifiers ended with the connection. The broker delivers the inputs again, and
-    they are acknowledged then as duplicates. Their outputs are stored here and sent again.
-    """
+    """Detach inputs from their transactions: the broker delivers them again after a reconnect."""
     chain = chains.chains_of(fleet.extension)
     sender = fleet.devices[row].sender
     for slot in range(fleet.senders[sender].cursor):

@@ -1,8 +1,7 @@
 """The open calls for offers: a hash table with open addressing in one array.
 
-The key is the interaction number. The consumers of a distribution centre's offers are all in one
-worker, so one table per worker is enough. An entry lives from the first offer to the last one. If
-an offer was lost, the entry stays until the run ends.
+The key is the interaction number. An entry lives from the first offer to the last one, or until the
+run ends. One table per worker has all offers to a distribution centre.
 """
 
 from loadgen.kernels.arrays import Int64, Record, Rows
@@ -23,10 +22,7 @@ class Join(Record):
 
 
 def make_joins(capacity: int) -> Rows[Join]:
-    """Make an empty table for at least `capacity` open calls, with a power of two of rows.
-
-    One more row at the end counts the entries.
-    """
+    """Make an empty table for at least `capacity` open calls; one more row counts the entries."""
     rows = 1
     while rows * _FILL_PERCENT < capacity * 100:
         rows *= 2

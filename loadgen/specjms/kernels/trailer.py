@@ -1,6 +1,6 @@
 """The last 40 bytes of a payload, from which a consumer continues the interaction.
 
-Little-endian, counted from the start of the trailer:
+Little-endian:
 
     offset  size  field
     0       1     message type      number in `messages.MESSAGES`
@@ -15,10 +15,7 @@ Little-endian, counted from the start of the trailer:
     24      8     interaction number: stream of its first message << 32 | sequence
     32      8     price             of an offer
 
-All messages of a type and length have the same filler. The trailer comes after it, not after the
-32-byte header, so that the CRC-32 of the filler is computed only once.
-
-Kernels hold these fields in an `InteractionNote`, with some that are not sent.
+The trailer comes after the filler, so that its CRC-32 is computed once for each type and length.
 """
 
 from typing import Annotated
