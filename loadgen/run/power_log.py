@@ -1,7 +1,6 @@
-"""Samples of power during a run, in power.jsonl of its directory, for the score card.
+"""Samples of power during a run, by RAPL or a command, in power.jsonl for the score card.
 
-The source is RAPL of this host, or a command that prints watts or a counter of energy. Each line
-has the time, the reading and `covers`: the part of the system that the source measures.
+Each line has the time, the reading and `covers`: the part of the system that is measured.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The columns of power logs: times, outlets and figures, from the titles in the header.
 
-A unit in a title, or in the cells below it, states the quantity. What is not stated is refused,
+A unit in a title, or in the cells below it, states the quantity. A column without one is refused
 unless the user or a make names it. Every column of power is used or listed as unused.
 """
 
@@ -25,11 +25,11 @@ NO_WATTS_THERE = "energy of an outlet without watts"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column, or the part of it that is of one outlet, or of one quantity that lines name.
+    """A column, or its `cells` in the `rows` of one outlet or quantity.
 
-    `role` is a key of titles, "zone", "other" or "". `statistic` is "mean", or a word such as max.
-    `is_counter` is True if the title, or a make, states a counter. `is_named` is True if a key
-    names the column, `why` the reason for leaving it out. `cells` are those in `rows`.
+    `role` is a key of titles, "zone", "other" or "", `statistic` "mean" or a word such as max, and
+    `why` the reason for leaving the column out. `is_counter` is True if its title or make states a
+    counter, `is_named` if a key names it.
     """
 
     place: int
@@ -51,11 +51,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a log's lines that are read, and those that have a reason to be left out.
+    """The columns of a log that are read, and those with a reason to be left out.
 
-    The columns of the time, and those that name the outlet of a line, are in the order in which
-    their cells are joined. A table with a line for each quantity has a column of the role "value"
-    and no figures.
+    Cells of a time, or of an outlet's name, are joined in the order of their columns.
     """
 
     format: Format
@@ -64,10 +62,10 @@ class Layout:
 
     @property
     def is_long(self) -> bool:
+        """True for a table with a line for each quantity, which has no column of a figure."""
         return any(column.role == "value" for column in self.columns)
 
     def places(self, *roles: str) -> list[int]:
-        """Return the places of columns of these roles."""
         return [column.place for column in self.columns if column.role in roles]
 
 
@@ -156,7 +154,7 @@ def _outlet_in(rest: str) -> str:
 def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layout | None:
     """Return the layout of a log with these titles; None if they do not name time and figures.
 
-    `cells` are those of the first line. Raise LogError if titles are ambiguous.
+    `cells` are the first values below them. Raise LogError if titles are ambiguous.
     """
     split: dict[str, Any] = {key: _split(getattr(form, key), titles) for key in TITLES}
     form = replace(form, **split)
@@ -197,7 +195,7 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
 
 
 def _split(patterns: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns of titles, of which A+B is two unless a title has this name."""
+    """Split patterns of titles such as A+B into two, unless a title has this name."""
     split: list[str] = []
     for pattern in patterns:
         is_title = any(is_like(title, pattern) for title in titles)
@@ -223,10 +221,7 @@ def _only_named(columns: Sequence[Column], form: Format) -> list[Column]:
 
 
 def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Column]:
-    """Choose the column of times, or those of dates and times; empty without one.
-
-    If no title names a time, it is the only column of no other role whose cell is a date and time.
-    """
+    """Choose the column of times, or those of dates and times, by titles or else by cells."""
     times, dates = ([c for c in columns if c.role == role] for role in ("time", "date"))
     if not times and not dates:
         silent = [c for c in columns if not c.role and ":" in cells[c.place]]
@@ -246,10 +241,10 @@ def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Colum
 
 
 def decided(figures: Sequence[Column], form: Format) -> list[Column]:
-    """Return figures with their units, those that are not used with `why`; raise LogError.
+    """Return figures with their units, unused ones with the reason; raise LogError.
 
-    The momentary watts of an outlet have precedence over their mean, and watts over energy, which
-    only confirms them. Columns of watts that are all named are all used.
+    Momentary watts of an outlet have precedence over their mean, and watts over energy, which only
+    confirms them. Columns of watts that are all named are all used.
     """
     stated = [c for c in figures if c.is_power and not c.why]
     if "unit" not in form.named:

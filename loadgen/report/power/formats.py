@@ -78,7 +78,7 @@ class Format:
     name: str = ""
 
     def with_options(self, options: "Format") -> "Format":
-        """Return the format with what the user gave in its place."""
+        """Return the format with the keys of the user."""
         values: dict[str, Any] = {}
         for keys, instead in INSTEAD:
             if keys & options.named:
@@ -146,10 +146,7 @@ def _format(name: str, table: Any, file: str) -> Format:
 
 
 def parse_columns(text: str) -> Format:
-    """Parse `KEY=VALUE,...`; raise PowerLogError.
-
-    Values of titles may have several, with plus signs between: watts=PSU 1 (W)+PSU 2 (W).
-    """
+    """Parse `KEY=VALUE,...` of `--pdu-columns`; raise PowerLogError."""
     values: dict[str, Any] = {}
     for part in re.split(rf",(?=\s*(?:{'|'.join(KEYS)})\s*=)", text):
         key, equals, value = (piece.strip() for piece in part.partition("="))

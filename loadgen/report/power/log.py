@@ -38,7 +38,7 @@ _LARGEST_WATTS = 1e6
 _MOST_OUTLETS = 1000
 _COMPARED_LINES = 2000
 _MOST = 0.9
-"""Share of the lines that must agree: a meter misses some, and takes its sums later."""
+"""Share of the lines that must agree: a meter may miss some, and read sums later than outlets."""
 _TOTAL_SHARE = 0.05
 """Tolerated difference of a total from the sum of its outlets, such as losses."""
 _TELLING = 4
@@ -90,8 +90,8 @@ class Outlet:
 class LogSamples:
     """The samples of a log by the clock of its writer, in UTC nanoseconds.
 
-    `used` are titles of columns, `unused` those that are not, each with the reason, and True if it
-    has watts. `local` is True if times name no zone, `are_alike` if outlets are of one kind.
+    `used` are titles of columns; `unused` has (title, reason, True for watts) of the others.
+    `local` is True if times name no zone, `are_alike` if outlets are of one kind.
     """
 
     outlets: tuple[Outlet, ...]
@@ -103,10 +103,7 @@ class LogSamples:
 
 
 def read_log(log: PduLog, settings: LogSettings) -> LogSamples:
-    """Return the samples of the outlets of a log that are chosen, or of all that are certain.
-
-    Raise PowerLogError.
-    """
+    """Return the samples of the chosen outlets of a log, or of all; raise PowerLogError."""
     samples = samples_of(_bytes_of(log), str(log.path), settings)
     try:
         if log.outlets:
@@ -146,10 +143,7 @@ def _bytes_of(log: PduLog, most: int = -1) -> bytes:
 def samples_of(
     log: bytes, name: str, settings: LogSettings, *, may_grow: bool = False
 ) -> LogSamples:
-    """Return the samples of a log; the last line of one that may grow is not read.
-
-    Raise PowerLogError.
-    """
+    """Return the samples of a log, without its last line if it may grow; raise PowerLogError."""
     files = (f for f in settings.formats if not f.logs or fnmatch(Path(name).name, f.logs))
     try:
         lines = lines_of(log, may_grow=may_grow)
@@ -172,10 +166,7 @@ def _outlet_named(name: str, outlets: Sequence[Outlet]) -> Outlet:
 
 
 def _made_of_others(outlets: Sequence[Outlet]) -> Outlet | None:
-    """Find an outlet that at nearly every moment is the sum of all others, or a figure of some.
-
-    The figures are sum, mean, least and most of others that differ by more than rounding.
-    """
+    """Find an outlet that is nearly always the sum, mean, least or most of others, else None."""
     points = [outlet.watts for outlet in outlets if outlet.watts is not None]
     if len(points) < 3 or len(points) < len(outlets):
         return None
@@ -263,10 +254,7 @@ def _time_in(cells: Sequence[str], layout: Layout) -> str:
 
 
 def _rows_of(layout: Layout, table: Table) -> _LogRows:
-    """Return the lines of all rows, the texts of their times, and their cells.
-
-    Raise LogError for a line with another number of cells, or that is named as a sum or a mean.
-    """
+    """Return the line numbers, texts of times and cells of all rows; refuse sums and odd widths."""
     width, named = len(layout.titles), layout.places("outlet", "series", "value", "units")
     lines: list[int] = []
     times: list[str] = []
@@ -333,10 +321,7 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
 
 
 def _figures_in(layout: Layout, rows: _Rows) -> list[Column]:
-    """Return the figures with their cells, by outlets, or by the quantities that lines name.
-
-    Raise LogError if the cells of one may be of several outlets.
-    """
+    """Return the figures with their cells, by outlet or by the quantity that lines name."""
     names, units = layout.places("outlet", "series"), layout.places("units")
     groups: dict[tuple[str, str], list[int]] = {}
     for row, cells in enumerate(rows):
@@ -447,10 +432,7 @@ def _points(
 
 
 def _refuse_turns(layout: Layout, name: str, place: int, cells: Sequence[str]) -> None:
-    """Raise LogError if cells of an unread column recur, as names of outlets do.
-
-    Numbers must recur in the same order.
-    """
+    """Raise LogError if cells of an unread column alternate, as names of outlets do."""
     distinct = [*dict.fromkeys(cells[:_COMPARED_LINES])]
     _, codes = np.unique(cells[:_COMPARED_LINES], return_inverse=True)
     kinds = len(distinct)
@@ -469,10 +451,7 @@ def _refuse_turns(layout: Layout, name: str, place: int, cells: Sequence[str]) -
 
 
 def _are_alike(names: Sequence[str]) -> bool:
-    """Return True if names differ in one number and nothing else, so that they are of one kind.
-
-    The number must not be that of a sensor.
-    """
+    """Return True if names differ in one number only, which is not that of a sensor."""
     if len(names) < 2:
         return True
     if len({tuple(expression("sensor_number").findall(name.casefold())) for name in names}) > 1:

@@ -1,13 +1,7 @@
 """Power over a measurement window: samples of power logs in, mean watts of every outlet out.
 
-A sample of watts holds until the next sample of its outlet, but at most `HOLD_LIMIT` times the
-usual spacing of that outlet. The rest of a longer gap counts as not covered. The last sample holds
-for the usual spacing. A log that has changes only says so with `hold=change`: its samples hold
-until the next one. With `stamp=end` a sample is the mean of the time before it.
-
-The difference between two samples of an energy counter is the energy used between them, however far
-apart they are. If an outlet has watts and a counter, the watts are the figure and the counter
-confirms them. If it has only a counter, the counter gives the mean.
+docs/reference/power-logs.md has the rules. An outlet's mean is that of its watts, which a counter
+of energy confirms, or that of its counter.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +21,7 @@ from loadgen.report.power.times import LogError, read_times
 from loadgen.sentences import POWER_TEXT
 
 HOLD_LIMIT = 2.5
-"""Multiple of the usual spacing for which a sample holds: bridges one lost sample, not two."""
+"""Multiple of the usual spacing for which a sample holds: it bridges one lost sample, not two."""
 
 LEAST_COVERAGE = 0.9
 """Share of the measurement window that the samples of each outlet must cover."""
@@ -67,10 +61,9 @@ Result = Literal["agrees", "disagrees", "too coarse", "reset"]
 class EnergyCheck:
     """An outlet's energy over the window by its watts and by its counter, in kilowatt-hours.
 
-    The counter moves in steps of `resolution_kwh`, so a difference of one step is tolerated, plus
-    5 %. "too coarse": the step is so large that an agreement means little. "reset": the counter
-    went back to about zero, but agrees before and after that. `watts_kwh` is None if the outlet
-    has no watts; `result` is then about the counter's resolution, which may be too coarse.
+    The counter moves in steps of `resolution_kwh`. `watts_kwh` is None if the outlet has no watts.
+    `result` is "reset" if the counter went back to about zero, but agrees before and after that,
+    and "too coarse" if its steps are so large that an agreement means little.
     """
 
     watts_kwh: float | None
@@ -175,10 +168,7 @@ class Steps:
 
 
 def steps_of(log: str, outlet: Outlet, form: Format) -> Steps:
-    """Return the watts of an outlet before a window cuts them.
-
-    Raise PowerLogError for a lone counter that does not count up.
-    """
+    """Return the watts of an outlet; raise PowerLogError for a lone counter that is not one."""
     points = outlet.points
     if points.role != "kwh":
         return _held(points, form) if points.role == "watts" else _of_intervals(points, form)
@@ -195,10 +185,9 @@ def outlet_power(
     form: Format,
     offset_ns: int = 0,
 ) -> OutletPower:
-    """Weigh the steps of one outlet by time over a window; their clock is ahead by an offset.
+    """Return the mean of an outlet over a window, 0 W if no part is covered.
 
-    The last sample before the window counts for the window's beginning. If no part is covered,
-    watts is 0.
+    The clock of its steps is ahead by `offset_ns`.
     """
     start_ns, end_ns = window = (window[0] + offset_ns, window[1] + offset_ns)
     covered, points = steps.within(start_ns, end_ns), outlet.points
@@ -347,10 +336,7 @@ def _counted(points: Points) -> Steps:
 
 
 def _counter_failure(points: Points, *, alone: bool) -> str:
-    """Return the reason why energies are not those of a counter, which resets to about zero.
-
-    Without watts to confirm it, a counter that no title states may be of intervals.
-    """
+    """Return the reason why energies are not those of a counter, "" if they may be."""
     values, gains = points.values, np.diff(points.values)
     before, after = values[:-1][gains < 0], values[1:][gains < 0]
     about_zero = 3 * float(gains.max(initial=0.0)) + _resolution(points)
@@ -367,11 +353,7 @@ def _counter_failure(points: Points, *, alone: bool) -> str:
 
 
 def _energy_check(outlet: Outlet, steps: Steps, window: Window) -> EnergyCheck | None:
-    """Return the energy of a window by the counter of an outlet, compared with that of its watts.
-
-    The comparison is from the counter's first sample in the window to its last. Return None if it
-    is not a counter, has too few samples there, or the watts have gaps.
-    """
+    """Compare the energy of a window by counter and by watts; None if they cannot be compared."""
     points = outlet.energy
     if points is None or points.role != "kwh":
         return None
@@ -404,8 +386,7 @@ def _energy_check(outlet: Outlet, steps: Steps, window: Window) -> EnergyCheck |
 def _resolution(points: Points) -> float:
     """Return the step of readings: their last decimal place that is not always 0.
 
-    A meter can count in tenths and show thousandths; a few values do not reveal it. Round watts
-    are common, so that only many of them show a step of tens.
+    Few values do not reveal it, and only many round watts show a step of tens.
     """
     values, decimal = points.values[~np.isnan(points.values)], points.step
     if not decimal or not np.isfinite(decimal):

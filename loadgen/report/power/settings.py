@@ -20,11 +20,7 @@ LARGEST_OFFSET_S = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class PduLog:
-    """A log as the user gives it: `[NODE=]FILE[#OUTLET,...]`.
-
-    `node` is the machine that the log's outlets feed, "" if unnamed; `outlets` are the chosen
-    ones, empty for all.
-    """
+    """A log as `[NODE=]FILE[#OUTLET,...]`: the machine that it feeds, and the chosen outlets."""
 
     path: Path
     node: str = ""

@@ -1,7 +1,7 @@
 """Tables of power logs: titles and rows of cells, from lines of text and from JSON.
 
 A log is JSON, the output of a tool with a pattern for its lines, lines of names with values, or
-lines of cells below a header. Only the latter have several candidates.
+lines of cells below a header. Only the last can be read as several tables.
 """
 
 import csv
@@ -25,20 +25,17 @@ HEAD_LINES = 60
 _BEGIN = re.compile(r"[{[]")
 _DECODER = json.JSONDecoder()
 
+# Each has the number of its line.
 Line = tuple[int, str]
-"""The number of a line, and its text."""
 Row = tuple[int, list[str]]
-"""The number of a line, and its cells."""
 Record = tuple[int, dict[str, str]]
-"""The number of a line, and values by their titles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Titles and rows of a log, and the cells of its first rows.
+    """Titles and rows of a log, the cells of its first rows, and the make that its lines show.
 
-    `separator` is None if numbers have decimal points, as in JSON. `make` is the make that the
-    lines show.
+    `separator` is None if numbers have decimal points, as in JSON.
     """
 
     titles: tuple[str, ...]
@@ -49,10 +46,7 @@ class Table:
 
 
 def lines_of(log: bytes, *, may_grow: bool = False) -> list[Line]:
-    """Return the lines of a log that are not blank; if it `may_grow`, the last is incomplete.
-
-    It is in UTF-8, UTF-16 as from spreadsheets, or the older encoding of Windows.
-    """
+    """Return the lines that are not blank, without an incomplete last one if the log `may_grow`."""
     is_wide = log.startswith((b"\xff\xfe", b"\xfe\xff"))
     try:
         text = log.decode("utf-16" if is_wide else "utf-8-sig")
@@ -212,10 +206,7 @@ def _blocks(lines: Sequence[Line]) -> Iterator[Record]:
 
 
 def _documents(lines: Sequence[Line]) -> Iterator[Record]:
-    """Yield the samples of JSON documents, of a line each or of several, with joined names.
-
-    What stands before a document, such as a time and a topic, is part of its samples.
-    """
+    """Yield the samples of JSON documents, with the text before each, such as time and topic."""
     text, place, line = "\n".join(line for _, line in lines), 0, 0
     while begin := _BEGIN.search(text, place):
         before = text[place : begin.start()]

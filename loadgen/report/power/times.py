@@ -69,12 +69,11 @@ def read_times(
     stated: str = "",
     title: str = "",
 ) -> tuple[NDArray[np.int64], bool]:
-    """Return times in UTC nanoseconds, and True if some are in the zone of the user.
+    """Return times in UTC nanoseconds or UNCERTAIN, and True if some are in the zone of the user.
 
-    `stated` is the zone of times that name none, "" for `zone`. `title` is that of their column,
-    which may name the unit of times since a start. `UNCERTAIN` stands for local times
-    that a change of the clock skips or repeats. Raise LogError for a text that is not a time,
-    ambiguous dates, a date of another order, or times of another zone.
+    `stated` is the zone of times that name none, "" for `zone`. The `title` of their column may
+    name the unit of times since a start. Raise LogError for texts that are not times, ambiguous
+    dates, and times of another zone.
     """
     start = _moment(form.start, form, stated) if form.start else None
     if form.start and start is None:
