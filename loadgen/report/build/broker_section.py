@@ -1,7 +1,7 @@
-"""The broker during a run, from broker.jsonl: the counters of its nodes, and its own counts.
+"""The broker during a run, from broker.jsonl: counters of its nodes, and its own counts of PUBLISH.
 
-The broker's own counts of PUBLISH packets between its first and its last report are compared with
-ours. This shows a generator that sends more than it counts, and a broker that repeats or drops.
+Its counts between its first and its last report are compared with ours. This shows a generator that
+sends more than it counts, and a broker that repeats or drops.
 """
 
 import re
@@ -126,9 +126,8 @@ class NodeLoad:
 class BrokerLoad:
     """The broker over the measurement window, as the sum of its nodes.
 
-    `messages_per_core_second` are the messages into and out of it for each second of its processor
-    time; both are None if a node was not watched all the time. `withheld` is the reason if the
-    processor time is too short to divide by.
+    `messages_per_core_second` are those into and out of it for each second of its processor time,
+    None if a node was not watched all the time. `withheld` is the reason if that time is too short.
     """
 
     cpu_seconds: float | None
@@ -179,7 +178,7 @@ def broker_load(
 ) -> BrokerLoad:
     """Return the broker's load over a window with `messages` into and out of it.
 
-    `course` covers the whole run; its schema is `views.COURSE_SCHEMA`.
+    `course` has `views.COURSE_SCHEMA`, for the whole run.
     """
     by_node: dict[str, list[ProcessSample]] = {}
     for sample in records.processes:
@@ -280,7 +279,7 @@ def _moments(samples: Sequence[ProcessSample], start_ns: int) -> Iterator[Broker
 
 
 def _checks(records: BrokerRecords, counters: pa.Table) -> Iterator[CountCheck]:
-    """Yield the broker's counts next to ours, which count as even over each interval."""
+    """Yield the broker's counts next to ours, which are taken as even over each interval."""
     since_ns = counters["time_ns"].to_numpy()
     length_ns = np.maximum(counters["span_ns"].to_numpy(), 1)
     for count, ours in _OURS.items():
@@ -314,8 +313,8 @@ def _spans(
 ) -> tuple[list[tuple[CountSample, CountSample]], bool]:
     """Return the first and the last report of a count, by broker and topic.
 
-    Those with one report, or of a broker that restarted in between, are left out; True if there are
-    none.
+    Topics with one report, or of a broker that restarted in between, are left out. Return True if
+    none are.
     """
     topics: dict[tuple[int, str], list[CountSample]] = {}
     for sample in records.counts:

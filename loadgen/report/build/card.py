@@ -62,8 +62,8 @@ def build(
 ) -> ScoreCard:
     """Return the score card of one run from its record and views.
 
-    `outlets` are over `wall_window`, None without power logs; `rack_units` is the height of the
-    system under test. Raises RunDirectoryError if no row belongs to the measurement window.
+    `outlets` are over `wall_window`, None without power logs. Raise RunDirectoryError if no row
+    belongs to the measurement window.
     """
     record, totals = run.record, views.totals
     if rack_units is None:
@@ -149,9 +149,8 @@ def build(
 def measured_window(record: RunRecord, views: Views) -> tuple[int, int]:
     """Return the measurement window on the monotonic clock, as (start_ns, end_ns).
 
-    If the run was killed in the window, the last interval of messages intended in it is the end.
-    For a run without messages (CONNBURST) the window is the connect phase. Raise
-    RunDirectoryError if the run has no window or no row belongs to it.
+    A run that was killed in it ends with its last interval there. For a run without messages it is
+    the connect phase. Raise RunDirectoryError if it is missing or has no row.
     """
     phase = "connect" if _is_connect_only(record) else "measure"
     totals = views.totals
@@ -195,10 +194,7 @@ def _run(record: RunRecord, seconds: float) -> Run:
 
 
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
-    """Return the verdict of the run; a run without one was killed.
-
-    The recorded verdict does not hold for a run whose files were changed after its end.
-    """
+    """Return the verdict; a run without one, or changed after its end, is INVALID."""
     reasons = [Reason(code, detail) for code, detail in record.reasons]
     cut_off = record.valid is None or record.interrupted
     if cut_off and all(reason.code != "INTERRUPTED" for reason in reasons):

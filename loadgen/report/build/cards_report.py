@@ -93,7 +93,7 @@ def report_of(
 
 
 def _answer(cards: Sequence[ScoreCard], title: str, runs: Sequence[int]) -> Judged:
-    """Return the verdict of repetitions in one line, which names each reason once."""
+    """Return the verdict on repetitions; it names each reason once."""
     members = [cards[run] for run in runs]
     alone = len(members) == 1
     of_all = counted(len(members), "run")

@@ -53,7 +53,7 @@ def charts_of(card: ScoreCard) -> list[Chart]:
 def distribution_chart(
     text: str, curves: Sequence[Curve], labels: Sequence[str] = ()
 ) -> Chart | None:
-    """Return the chart of some distributions; `labels` are instead of the names of their series."""
+    """Return the chart of some distributions; `labels` replace the names of their series."""
     if not curves:
         return None
     lines = []
@@ -128,7 +128,7 @@ def _course(curves: Curves) -> Chart | None:
 
 
 def _middles(curves: Curves) -> list[float]:
-    """Return the middle of each second's part in which messages were due: its rates are there."""
+    """Return the middle of each second's part in which messages were due."""
     course = curves.course
     middles = course["covered_at_s"].to_numpy() + course["covered_s"].to_numpy() / 2
     return [float(middle) for middle in middles]

@@ -4,17 +4,10 @@ Runs of the same case, scenario and broker, made from the same host by the same 
 program, are repetitions: they make one *side*. Other sides are compared with the first one, which
 is the baseline if there is one. A remark lists differences of sides other than the load.
 
-A difference is that of the medians of two sides. The statistics, for sides with n and m runs, are
-those of the logarithms of their values, or of the values if one of them is not above 0:
-
-- both have two runs or more: Welch's t interval at 95 %, degrees of freedom after Welch and
-  Satterthwaite, rounded down;
-- only one has: its standard deviation is used for both, with its n - 1 degrees of freedom;
-- neither has: the spread is unknown.
-
-A difference exceeds the spread if it is larger than the half width of that interval. A regression
-is a change for the worse by more than the bound. If a side has three runs or more, the change must
-exceed the spread as well. There are many lines: one in twenty may exceed the spread by chance.
+A difference is that of the medians of two sides. It exceeds the spread if it is larger than
+`half_width` of the logarithms of the values, or of the values if one of them is not above 0. One
+line in twenty may exceed it by chance. A regression is a change for the worse by more than the
+bound; if a side has three runs or more, it must exceed the spread as well.
 
 Sides of different loads have no shares: twice the rate is not 100 % better.
 """
@@ -44,7 +37,7 @@ DEFAULT_BOUND = 0.05
 """Default bound: the tolerated change for the worse, as a share of the baseline."""
 
 LEAST_REPETITIONS = 3
-"""Least number of runs of a side that makes a difference within the spread tolerable."""
+"""Number of runs of a side from which on a difference within the spread is tolerated."""
 
 _T_95: Mapping[int, float] = {int(freedom): t for freedom, t in DATA["student_t_95"].items()}
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
@@ -97,9 +90,7 @@ class Difference:
     """The median of a side less that of the first side.
 
     `ratio` is that of the medians and `share` the difference relative to the first side, both None
-    if that is 0 or the loads differ. `half_width` is that of the 95 % interval of the logarithm of
-    the ratio, or of the difference if a value is not above 0. For too few runs it is None, and so
-    is `exceeds`.
+    if that is 0 or the loads differ. `half_width` and `exceeds` are None for too few runs.
     """
 
     absolute: float
@@ -184,8 +175,7 @@ class Comparison:
 class Bounds:
     """Tolerated change of figures for the worse, as a share: a default and exceptions by name.
 
-    A name is that of a column, such as 99P, of a row, such as FANIN, or of both, such as FANIN 99P;
-    the more precise name counts.
+    A name is that of a column (99P), a row (FANIN) or both (FANIN 99P); the most precise counts.
     """
 
     default: float = DEFAULT_BOUND
@@ -218,10 +208,9 @@ def compare(
 ) -> list[Comparison]:
     """Return a comparison for each case with several runs, in the order of the cards.
 
-    Kinds of a case, such as its topologies, are separate cases here.
-    `baselines` marks the cards of the baseline; if there are any, each case must have a VALID
-    baseline and another run. INVALID ones are left out, and a remark names them. `names` are used
-    instead of the names of the brokers. Raise RunDirectoryError.
+    Kinds of a case, such as its topologies, are separate cases here. `baselines` marks the cards of
+    the baseline; if there are any, each case must have a VALID baseline and another run. INVALID
+    ones are left out, with a remark. `names` replace those of the brokers. Raise RunDirectoryError.
     """
     cases: dict[tuple[str, ...], dict[int, Facts]] = {}
     for place, card in enumerate(cards):
@@ -329,10 +318,10 @@ class Check:
 
 
 def checks(comparison: Comparison) -> Iterator[Check]:
-    """Yield the checks of a comparison: the verdict of each side, and each gated figure.
+    """Yield the verdict of each side and each gated figure, if there is a baseline.
 
-    There are none without a baseline. A figure is skipped if a run lacks it, if its baseline is 0,
-    and if a change for the worse beyond the bound is within the spread.
+    A figure is skipped if a run lacks it, if its baseline is 0, and if a change for the worse
+    beyond the bound is within the spread.
     """
     if comparison.bound is None:
         return
@@ -382,7 +371,7 @@ def regressions(comparisons: Sequence[Comparison]) -> list[str]:
 Facts = Mapping[str, Any]
 
 _URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
-"""Any text, split into the part before the port, the port, and the path."""
+"""The part before the port, the port, and the path."""
 
 
 @cache
@@ -415,8 +404,8 @@ def facts_of(card: ScoreCard) -> Facts:
 def load_of(card: ScoreCard) -> str:
     """Digest the requested load and the load host: cards with the same digest form a history.
 
-    The broker and the versions of broker and program are not in it, as their effect is the subject
-    of the history. An option that is off or 0 equals one that an older version does not have.
+    Broker and versions are not in it: their effect is the subject of the history. An option that is
+    off or 0 equals one that an older version does not have.
     """
     facts, environment = facts_of(card), card.run.environment
     asked = {key: value for key, value in facts.items() if key.startswith("scenario.") and value}
@@ -458,8 +447,8 @@ def _lines(
     ordered = sorted(numbers.values(), key=len, reverse=True)
     descriptions = {key: of_card[key][1] for of_card in reversed(ordered) for key in of_card}
     keys = dict.fromkeys(key for of_card in ordered for key in of_card)
-    # FANOUT has two rows of one name and unit, which differ in their descriptions. "messages" says
-    # too little if a name has several units.
+    # Rows of one name and unit differ in their descriptions, such as FANOUT's. "messages" says too
+    # little if a name has several units.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     units = Counter(title for title, _ in {(title, unit) for title, unit, _, _ in keys})
     for key in keys:
@@ -537,7 +526,11 @@ def _difference(
 
 
 def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
-    """Return the half width of the 95 % interval of two means' difference; None if too few."""
+    """Return the half width of Welch's 95 % interval of two means' difference; None if unknown.
+
+    Degrees of freedom are those of Welch and Satterthwaite, rounded down. If only one side has two
+    values or more, its deviation is used for both.
+    """
     n, m = len(first), len(other)
     if n < 2 and m < 2:
         return None

@@ -52,8 +52,8 @@ class VariedPoint:
 def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
     """Return the lines of a case's style over a field, and the 99th percentile below them.
 
-    The second line of a style with two axes has an axis on the right. A line has gaps at points
-    with a mark, which are drawn separately.
+    The second line of a style with two axes has an axis on the right. Points with a mark are drawn
+    separately.
     """
     style, varied = style_of(case), field.replace("_", " ")
     unit = FIGURES[style.main].unit

@@ -83,7 +83,7 @@ def rates_of(
     """Return the requested rate, and the rates into and out of the broker during the window.
 
     All are messages a second. In a VALID run the messages that were `due` in the window passed in
-    it, within the bounds of the verdict. Rates of other runs are those of its full seconds.
+    it, within the bounds of the verdict. Rates of other runs are those of their full seconds.
     """
     rates = {"ingress": due["sent"], "egress": due["received"]}
     if not record.valid:
@@ -118,8 +118,7 @@ def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
 def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
     """Return seconds since the connect phase began, and devices connected until then.
 
-    Each point is a bucket, a millisecond wide after a second and ten after ten seconds. Points
-    nearer than a two-thousandth of the phase are merged.
+    Each point is a bucket of the histogram; near ones are merged.
     """
     moments = totals.filter(pc.equal(totals["series"], CONNECTED_AT))
     row = next(iter(reduce_table(moments, ("series",)).to_pylist()), {"count": 0})
@@ -136,8 +135,8 @@ def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
 def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
     """Return the seconds of a run, all groups together; latencies are those of timed groups.
 
-    The first and the last second of a schedule have the rate of their part in which messages were
-    due. The rate over the full second would show a dip that did not happen.
+    The first and the last second have the rate of their part in which messages were due: the rate
+    over the full second would show a dip that did not happen.
     """
     counters = course.filter(pc.equal(course["series"], ""))
     added = ("sent_per_s", "received_per_s", *_COUNTS)

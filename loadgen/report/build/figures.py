@@ -61,8 +61,7 @@ def line(
 ) -> Figure:
     """Return a line through (x, y) points, with a gap if y is None.
 
-    Each point is marked if `marked`; None leaves that to their number. `style` is plotly's for
-    lines.
+    Points are marked if `marked`; None marks a few points only. `style` is plotly's for lines.
     """
     points = list(points)
     if marked is None:

@@ -62,11 +62,11 @@ _SIGNIFICANT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ReportFigure:
-    """One figure of one broker; `value` is None without a limit, and `verdict` says why.
+    """One figure of one broker; `value` is None without a limit, and `verdict` gives the reason.
 
-    `spread` is a share of the value. A limit, and what was sent at it, has none: its windows
-    offered the same load. `within` is the share by which the lowest load that failed exceeds it.
-    `runs` are directories within that of the report.
+    `spread` is a share of the value; a limit has none, as all its windows offered the same load.
+    `within` is the share by which the lowest load that failed exceeds it. `runs` are directories
+    within that of the report.
     """
 
     case: str
@@ -82,7 +82,7 @@ class ReportFigure:
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """A measurement as the document shows it: its sweep's rows, the chosen one, and its runs."""
+    """A measurement in the document: the rows of its sweep, the chosen one, and its runs."""
 
     measurement: Measurement
     broker: str

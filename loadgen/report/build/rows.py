@@ -1,8 +1,7 @@
 """The rows of the published score card, filled with what a run measured.
 
-The rows of a case, with their names, types and units, are in its module of `loadgen.cases`, and the
-figures of each measure in `_VALUES` and `_SERIES`. A value or a statistic that the published card
-leaves empty is None. An unknown case gets its rates.
+A case names its rows; `_VALUES` and `_SERIES` have the figures of each measure. A value that the
+published card leaves empty is None. An unknown case gets its rates.
 """
 
 from collections import Counter
@@ -175,8 +174,7 @@ def _known_to(measure: str, record: RunRecord) -> str:
 def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
     """Return the rows of several runs as one card, each with its run's place.
 
-    They are sorted by type, then by case; secured cases follow, unknown ones are last. Rows of the
-    same name stay in the order given.
+    They are sorted by type, then by case; secured cases follow, unknown ones are last.
     """
     endings = [END_TO_END, *DATA["rows"]]
 
@@ -278,8 +276,7 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
 
 # A latency counts from the moment at which a message should have been sent until it was read. Two
 # series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
-# for which a message was readable before it was read. Percentiles do not add up message by message,
-# so their shares are approximate. The average's is exact but for `own_delay`, which is a sample.
+# for which a message was readable before it was read. Shares of percentiles are approximate.
 _MOSTLY = 0.5
 
 _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
@@ -328,16 +325,16 @@ _REMARKS: Mapping[str, Callable[[Facts], str]] = {
     "joules_per_message": _of_power,
     "recovery_seconds": lambda facts: recovery_remark(facts.record),
 }
-"""Remarks of measures, whose rows are there without a figure, too."""
+"""Remarks of measures; with one, a row without a figure is shown."""
 
-# --- what descriptions say ------------------------------------------------------------------
+# --- words of descriptions ------------------------------------------------------------------
 
 
 class _Words(dict[str, str]):
-    """Values for names and descriptions, from the groups that were played.
+    """Values for names and descriptions, from the groups of the run.
 
-    Any other word is the scenario's field of that name, "?" without such a field. A capitalized
-    word is the capitalized field.
+    Another word is the scenario's field of that name, "?" without such a field. A capitalized word
+    is the capitalized field.
     """
 
     def __init__(self, facts: Facts) -> None:

@@ -28,10 +28,7 @@ def run_section(
     several: bool,
     folded: bool,
 ) -> Section:
-    """Return the section of one run; `place` is its number among several.
-
-    A report of one run shows the first chart and the reasons before the section.
-    """
+    """Return the section of one run; a report of one has its first chart and reasons before it."""
     run, title = card.run, name(card.run.case.upper())
     about = (
         f"{run.broker_name or 'broker'} · {run.protocol} · started {run.started} · "

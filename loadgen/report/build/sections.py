@@ -1,8 +1,4 @@
-"""Tables of a run for its score card: where its messages ended, its outages, TLS, the system under
-test, the limits of the generator, and the observations of its case.
-
-Unexpected parts of run.json are left out, and so is a table without rows.
-"""
+"""Tables of a run for its score card, from run.json; unexpected parts of it are left out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -78,10 +74,10 @@ Times are seconds after the window's start; the end is None if the run ended fir
 
 
 def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[OutageRow, ...]:
-    """Return the outages of a run; `course` has its seconds after the connect phase, in order.
+    """Return the outages of a run; `course` has its rows of `Curves.course` after connecting.
 
-    Its rows are those of `score_card.Curves.course`. Connects and disconnects are used, because a
-    late worker lacks the gauge of connected devices for some seconds.
+    Connects and disconnects are used, because a late worker lacks the gauge of connected devices
+    for some seconds.
     """
     outages: list[list[Mapping[str, Any]]] = []
     away = 0
@@ -150,10 +146,7 @@ def notice_of(record: RunRecord) -> str:
 
 
 def record_details(record: RunRecord) -> dict[str, Any]:
-    """Return the parts of scorecard.json that only some runs have.
-
-    They are the case's observations under its name, the description `sut`, and `tls`.
-    """
+    """Return the parts of scorecard.json that only some runs have."""
     case, sut = dict(record.case_observations), dict(record.sut)
     details: dict[str, Any] = {record.case: case} if case else {}
     details |= {"sut": sut} if sut else {}

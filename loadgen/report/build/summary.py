@@ -31,10 +31,10 @@ def summarize_run(
 ) -> ScoreCard:
     """Read a run directory and make its score card; nothing is written.
 
-    The options of power logs are those of `report.power.settings`: `pdu_logs` as for `pdu_log`,
-    `pdu_columns` as for `parse_columns`. `pdu_timezone` is the IANA name of the logs' zone, None
-    for this host's. `pdu_offset` is the lead of the PDU's clock, such as 1.5s or -2s, `pdu_format`
-    a file of formats. Raise RunDirectoryError and PowerLogError.
+    `pdu_logs` are `[NODE=]FILE[#OUTLET,...]`, `pdu_columns` is `KEY=VALUE,...`, and `pdu_format` a
+    file of formats. `pdu_timezone` is the IANA name of the logs' zone, None for this host's;
+    `pdu_offset` is the lead of the PDU's clock, such as 1.5s or -2s. `rack_units` is the height of
+    the system under test. Raise RunDirectoryError and PowerLogError.
     """
     settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset, pdu_format)
     return summarize(open_run(run_dir), settings, rack_units)
@@ -53,10 +53,7 @@ def summarize(
 
 
 def sampled_outlets(run: RunFiles, views: Views) -> list[OutletPower] | None:
-    """Return the power that the run itself sampled, None if it sampled none.
-
-    Logs of the user have precedence: what they measure may contain it.
-    """
+    """Return the power that the run itself sampled, None if it sampled none."""
     log = run.directory / POWER_FILE
     if not log.is_file():
         return None

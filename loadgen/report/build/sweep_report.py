@@ -119,12 +119,9 @@ def _figure(table: SweepTable, row: SweepRow, key: str) -> float | str | None:
 
 
 def _limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Return a search's limit, the lowest load that failed, and the reason for its end.
-
-    A limit that is not closed is only a load that held, and is marked as such.
-    """
+    """Return a search's limit, "at least" if not closed, the lowest load that failed, and why."""
     held = "at least " if limit["stands"] in ("at least", "not closed") else ""
-    in_verdict = ("confirmed", "nothing held")  # The verdict has these already.
+    in_verdict = ("confirmed", "nothing held")
     ended = (
         [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in in_verdict]
     )
@@ -137,7 +134,7 @@ def _limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def verdict_of(row: SweepRow) -> str:
-    """Return VALID, CONFIRMED for a closed limit that held twice, or the reason against it."""
+    """Return VALID, CONFIRMED for a closed limit that held twice, or the reasons against it."""
     if row.runs == 0:
         return f"FAILED: {'; '.join(row.reasons)}" if row.reasons else "NOTHING HELD"
     if row.limit is not None:
@@ -172,7 +169,7 @@ def _range(words: str, values: Iterable[float | None], shown: Callable[[float], 
 
 
 def charts_of(table: SweepTable) -> list[Chart]:
-    """Return a chart of figures over the first swept number with several values, if there is one.
+    """Return a chart over the first swept number with several values, if there is one.
 
     It has a line for each combination of the other fields.
     """

@@ -1,8 +1,7 @@
 """The table of a sweep: one row per combination, from the runs in its directory.
 
-The columns are those of the published tables: FANOUT by ratio with topics, consumers, producers,
-ingress and egress; LATENCY by background load. A row with several repetitions shows their median
-and their spread.
+The columns are those of the published tables. A row with several repetitions shows their median and
+their spread.
 """
 
 import statistics
@@ -47,11 +46,10 @@ class SweepRow:
     """One combination. `values` are the swept fields as given, `numbers` the numeric ones.
 
     `figures` are medians over `runs` runs. `spread` is the distance of the greatest and the least
-    main figure (in a search: limit) as a share of the median, None for one run. `reasons` has the
-    reasons of the verdict, or errors. `limit` is the result of a search: field, load, above, stands
+    main figure (in a search: limit) as a share of the median, None for one run. `reasons` are those
+    of the verdict, or errors. `limit` is the result of a search: field, load, above, stands
     (closed, not closed, at least, nothing held; only closed is a limit), ended, confirmed, own,
-    codes.
-    `broker` (with its version) and `protocol` are those of its runs, all of them if they differ.
+    codes. `broker` and `protocol` are those of its runs, all of them if they differ.
     """
 
     key: str
@@ -122,7 +120,7 @@ def table_of(result: SweepResult) -> SweepTable:
         broker=_joined(card.run.broker_name for card in cards),
         protocol=_joined(card.run.protocol for card in cards),
         programs=tuple(dict.fromkeys(card.run.program for card in cards)),
-        # The case's, not a card's: a limit is a figure too, even if no run of it is left.
+        # Not that of a card: a limit is a figure, even if no run of it is left.
         notice=notice_for(case),
     )
 
@@ -211,8 +209,7 @@ def spread_of(values: Iterable[float | None]) -> float | None:
 def _numbers(point: SweepPoint) -> dict[str, float]:
     """Return swept fields as numbers, and the middle of a range of sizes.
 
-    They come from the point: a row of an earlier, smaller grid has fewer, and a row that could not
-    be run has no record.
+    They come from the point, as a row that could not be run has no record.
     """
     numbers = {}
     for name in point.values:
