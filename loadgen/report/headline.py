@@ -14,7 +14,7 @@ _LEVELS = {"p50": "p50", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 """Figures of a latency series, and their titles in a headline."""
 
 AS_ASKED = 0.98
-"""Share of the asked rate from which on the asked one is not shown."""
+"""Share of the requested rate above which the requested one is not shown."""
 
 
 def headline(*cards: "ScoreCard") -> str:
@@ -22,8 +22,8 @@ def headline(*cards: "ScoreCard") -> str:
 
     500 msg/s in and out · p50 0.17 ms · p99 3.7 ms · p99.9 9 ms · max 22 ms · 0 lost of 5,000
 
-    A rate into the broker below the requested one is shown with that. A run without messages has
-    its connects instead. Figures of repetitions are medians; losses are added up.
+    A rate below the requested one is shown with it, and connects for a run without messages.
+    Figures of repetitions are medians; losses are added up.
     """
     counts = [card.counts for card in cards]
     if cards[0].has_messages:

@@ -1,4 +1,4 @@
-"""Values that a program has by the thousand: compressed, in a file, or made when they are read."""
+"""Values of thousands of runs: compressed, in a file, or made when they are read."""
 
 import os
 import pickle

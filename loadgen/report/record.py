@@ -1,8 +1,7 @@
 """A run directory for readers: run.json checked and typed, and the interval files.
 
-Another program wrote these files, perhaps on another host, and perhaps it was killed while writing.
-Unusable files are reported by one RunDirectoryError with the directory; nothing is written or
-repaired.
+Another program wrote them, on any host, and may have been killed while writing. Unusable files are
+reported by one RunDirectoryError with the directory; nothing is written or repaired.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -91,9 +90,9 @@ Sentences = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """run.json. Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off.
+    """run.json, of which only id and case are required.
 
-    Only id and case are required: a run that was killed may have written nothing else.
+    Times are CLOCK_MONOTONIC nanoseconds; a window without an end was cut off.
     """
 
     id: Annotated[str, Field(min_length=1)]
@@ -203,10 +202,9 @@ SATURATED = "saturated"
 def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None) -> RunFiles:
     """Check a run directory without reading its rows; raise RunDirectoryError.
 
-    Check that run.json and the footer of every interval file are readable, have the interval
-    table's schema, and are of this run, by the schema's metadata and the statistics of column
-    `run`. Every file is compared with the run's seal; a changed file that can be read is not an
-    error here, but a remark of the score card.
+    run.json and the footer of every interval file must be readable, have the schema of the interval
+    table, and be of this run. A file that was changed after the run is no error here: `integrity`
+    reports it.
 
     For a run at a `url`, the directory contains only the documents, and `names` are those of its
     interval files. They are checked when their rows are read, and the seal by `compared`.
@@ -283,10 +281,7 @@ def runs_in(directory: Path) -> list[Path]:
 
 @contextmanager
 def _damage(where: str, message: Sentence = REPORT_TEXT.DAMAGED) -> Iterator[None]:
-    """Raise RunDirectoryError instead of the exceptions of Arrow for a damaged file.
-
-    One of these is ValueError, for a name in the file that is not text.
-    """
+    """Raise RunDirectoryError instead of the exceptions of Arrow for a damaged file."""
     try:
         yield
     except KeyError as error:
@@ -330,10 +325,7 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
 
 
 def require_counts(rows: pa.Table) -> None:
-    """Raise ValueError for a negative count, and for two rows of one interval.
-
-    A second can have several intervals, which begin at different times.
-    """
+    """Raise ValueError for a negative count, and for two rows of one interval."""
     for title in (*COUNTERS, "count"):
         least = pc.min(rows[title]).as_py()
         if least is not None and least < 0:
@@ -394,7 +386,7 @@ def _check_footer(path: Path, run: str, where: str) -> None:
 
 
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
-    """Return the error about rows of other runs among those of `run`; `ids` may have it, too."""
+    """Return the error about rows of other runs among those of `run`; `ids` may contain `run`."""
     other = sorted(str(name)[:80] for name in ids if name != run)
     return RunDirectoryError(REPORT_TEXT.OTHER_RUN(where=where, other=other[0], run=run[:80]))
 

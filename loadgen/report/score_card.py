@@ -28,8 +28,8 @@ LATENCY_FIGURES = ("count", "avg", "p50", "p90", "p99", "p99.9", "max", "stdev")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The run's facts. `seconds` is the length of the measurement window, or for a run without
-    one (CONNBURST) that of the connect phase."""
+    """The run's facts; `seconds` is the length of its measurement window, or of its connect phase
+    if it publishes nothing."""
 
     id: str
     case: str
@@ -87,7 +87,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class NodePower:
-    """The outlets that feed one machine, "" for those given without one."""
+    """The outlets that feed one machine; `name` is "" for those given without one."""
 
     name: str
     outlets: int
@@ -98,9 +98,8 @@ class NodePower:
 class Power:
     """Mean power over the window; `watts` is the sum over the outlets.
 
-    Received messages are divided by the watts, as in the published report. Figures are None if they
-    are `withheld`, because the logs contradict themselves. `remark` has the reason, and other notes
-    on the watts.
+    Figures are None if they are `withheld`, because the logs contradict themselves. `remark` has
+    the reason, and other notes on the watts.
     """
 
     outlets: tuple[OutletPower, ...]
@@ -233,10 +232,7 @@ CSV_HEADER = (
 
 
 def card_document(card: ScoreCard) -> dict[str, Any]:
-    """Return a card as JSON values: keys in the order of the contract, then newer ones.
-
-    A notice is placed before every figure.
-    """
+    """Return a card as JSON values: keys in the order of the contract, then newer ones."""
     return {
         "schema": SCHEMA,
         **({"notice": card.notice} if card.notice else {}),
@@ -271,10 +267,7 @@ def _without_courses(part: Any) -> dict[str, Any] | None:
 
 
 def csv_lines(card: ScoreCard) -> Iterator[tuple[object, ...]]:
-    """Yield a line for each row of the card, then one for each latency series.
-
-    Each line repeats the columns of the run, also the ledger of its window.
-    """
+    """Yield a line for each row of the card and each latency series, with the data of the run."""
     run, digests = card.run, card.integrity.digests
     about = (
         *(card.verdict.word, " ".join(reason.code for reason in card.verdict.reasons)),

@@ -1,8 +1,7 @@
 """The views of the interval table for a score card: three small tables of many rows, pure.
 
-Spark computes them over the rows of many runs, and the summary over one run's table, by the same
-functions of `metrics.reducer`, so both get the same numbers. If the rows of a run come in several
-pieces, each piece is reduced to `Parts` first, and these are joined.
+Spark and the summary of one run compute them by the same functions of `metrics.reducer`. Rows that
+come in several pieces are reduced to `Parts`, which are then joined.
 """
 
 from collections.abc import Collection, Sequence
@@ -42,8 +41,8 @@ COURSE_SCHEMA = pa.schema(
         *((name, pa.int64()) for name in (*_COURSE_LEVELS, "max_ns")),
     ]
 )
-"""One row a second and series; `group` is TIMED or BACKGROUND. Gauges are those of all workers,
-rates the sum of each worker's rate over its own span, which is longer if the worker was late."""
+"""One row a second and series; `group` is TIMED or BACKGROUND. Gauges and rates are sums over the
+workers; each worker's rate is over its own span, which is longer if it was late."""
 
 _PROCESS_BY = ("run", "host", "worker", "second")
 PROCESS_SCHEMA = pa.schema(
@@ -66,11 +65,7 @@ class Views:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Reduced rows of a run. The parts of its files are `joined` before views are made of them.
-
-    `totals` are as in Views. `counters` (still by group and worker) and `latencies` (TIMED or
-    BACKGROUND) are merged into the course, `processes` are the workers' rows.
-    """
+    """Reduced rows of a piece of a run; `counters` and `latencies` are merged into the course."""
 
     totals: pa.Table
     counters: pa.Table

@@ -10,7 +10,7 @@ from loadgen.report.render.text import name
 def to_junit(comparisons: Sequence[Comparison], runs: Sequence[Check]) -> bytes:
     """Return a suite for each case with a baseline, and one for the runs.
 
-    A test fails if and only if the exit status is 1 for it; an inconclusive one is skipped.
+    A test fails exactly if it makes the exit status 1; an inconclusive one is skipped.
     """
     suites = Xml.Element("testsuites", name="loadgen scorecard")
     of_cases = [(comparison.case.upper(), [*checks(comparison)]) for comparison in comparisons]

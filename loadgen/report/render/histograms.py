@@ -1,12 +1,7 @@
-"""The merged histograms of every card: as a Parquet table, and as a histogram log.
+"""The merged histogram of each run and series, as histograms.parquet, .hlog and .hgrm.
 
-histograms.parquet has one row for each run and series, with the exact count, sum, least and
-greatest, and the buckets of `metrics.histogram` that are not empty. The schema's metadata defines
-the number of a value's bucket.
-
-histograms.hlog is a histogram log of format 1.3 with V2 compressed base64 histograms, which
-HdrHistogram's own tools read: one line for each run and series, tagged with the series, or with
-run and series for several runs. Values are nanoseconds, its maxima milliseconds.
+The log has format 1.3 with V2 compressed base64 histograms, which HdrHistogram's own tools read.
+Its tags are the series, or run and series. Values are nanoseconds, its maxima milliseconds.
 """
 
 import math
@@ -72,7 +67,7 @@ def to_parquet(cards: Sequence[ScoreCard], path: Path) -> None:
 
 
 MOST_RUNS_PLOTTED = 20
-"""Maximum number of runs with .hgrm files; HdrHistogram's tools make those of more from the log."""
+"""Maximum number of runs with .hgrm files; of more, HdrHistogram's tools make them from the log."""
 
 _TICKS = 5
 """Lines for each halving of the distance to 100 %, as in the library."""

@@ -1,8 +1,8 @@
 """A report as one page that opens offline, in light and dark, on a phone and on paper.
 
 All data from a run, a broker or a scenario is text: jinja2 escapes it, and charts are packed. The
-page's policy lets only its two scripts run (named by their hash) and fetches nothing. A page does
-not contain the time of its making: the same run gives the same bytes.
+page's policy allows only its two scripts, by their hash, and no request. The same run gives the
+same bytes.
 """
 
 import gzip

@@ -1,6 +1,6 @@
 """The page of a run in progress: `python -m loadgen.report.render.live RUN` writes it to stdout.
 
-It runs at the kernel's idle priority: it gets only time that no other process needs.
+It runs at the kernel's idle priority, in time that no other process needs.
 """
 
 import os

@@ -41,8 +41,7 @@ def number(value: float | None) -> str:
     return f"{value:.3g}"
 
 
-# OWASP, "CSV Injection": a spreadsheet takes a cell that begins so for a formula; the wide forms
-# are what some of them make of the plain ones.
+# OWASP, "CSV Injection": a spreadsheet takes such a cell for a formula; some read the wide forms.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 

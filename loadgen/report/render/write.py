@@ -25,7 +25,7 @@ def to_json(report: Report) -> bytes:
 
 
 def indented(document: object) -> bytes:
-    """Return a document as JSON; parts that are made on demand are not kept in memory."""
+    """Return a document as JSON; items of `Made` are not kept in memory."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps(document, default=_made, option=option)
 
@@ -55,8 +55,8 @@ RENDERINGS: Mapping[str, Callable[[Report], bytes]] = {
 def write_report(report: Report, directory: Path, stem: str = "scorecard") -> dict[str, Path]:
     """Write every rendering, replacing older ones; return the path of each file by its name.
 
-    Pages are rendered before the first is written; histograms may not fit in memory. Raise
-    RunDirectoryError if the directory cannot be written.
+    All but histograms, which may not fit in memory, is rendered before the first file is written.
+    Raise RunDirectoryError if the directory cannot be written.
     """
     rendered: dict[str, bytes | Callable[[Path], None]] = {
         f"{stem}.{suffix}": render(report) for suffix, render in RENDERINGS.items()
