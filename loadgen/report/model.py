@@ -82,16 +82,16 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A document: a title, a lead, and sections.
+    """A document: a title, a lead, and `sections()`, which are made when they are rendered.
 
-    `document` is the same for programs, `header` and `rows()` are the lines of a CSV file. `cards`
-    are the runs whose histograms are exported.
+    `document` is the same for programs: its functions are called when it is written. `header` and
+    `rows()` are the lines of a CSV file. `cards` are the runs whose histograms are exported.
     """
 
     title: str
     heading: str
     lead: tuple[Block, ...]
-    sections: Sequence[Section] = ()
+    sections: Callable[[], Iterable[Section]] = tuple
     document: Any = None
     header: tuple[str, ...] = ()
     rows: Callable[[], Iterable[Sequence[object]]] = tuple

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.charts import charts_of
@@ -12,7 +13,6 @@ from loadgen.report.build.rows import in_report_order, table
 from loadgen.report.build.run_section import run_section
 from loadgen.report.headline import headline
 from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report, Section
-from loadgen.report.packing import Made
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import (
     CSV_HEADER,
@@ -73,16 +73,20 @@ def report_of(
         folded = len(cards) > MOST_OPEN
         return run_section(card, place, charts, several=several, folded=folded)
 
-    documents = Made(len(cards), lambda place: card_document(cards[place]))
-    comparison = [asdict(item) for item in comparisons]
-    document = {"schema": SCHEMA, "runs": documents, "comparison": comparison}
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "runs": [partial(card_document, card) for card in cards],
+        "comparison": [asdict(item) for item in comparisons],
+    }
+    if len(cards) == 1:
+        document = card_document(cards[0])
     publisher = {"about": asdict(about)} if about != NOTHING_SAID else {}
     return Report(
         title=name(about.title) or f"Score card: {cases}",
         heading=about.title or ("Comparison" if comparisons and not alone else "Score card"),
         lead=tuple(lead),
-        sections=Made(len(cards), section),
-        document=(document if several or not cards else documents[0]) | publisher,
+        sections=lambda: map(section, range(len(cards))),
+        document=document | publisher,
         header=CSV_HEADER,
         rows=lambda: (line for card in cards for line in csv_lines(card)),
         cards=tuple(cards),

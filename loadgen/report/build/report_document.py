@@ -136,7 +136,7 @@ def report_document(
             *(Paragraph(text, "muted") for text in footnotes(figures)),
             *about_lines(cards),
         ),
-        sections=tuple(section for section in sections if section.blocks),
+        sections=lambda: (section for section in sections if section.blocks),
         document={
             "schema": SCHEMA,
             "kind": "report",

@@ -39,17 +39,21 @@ def to_html(report: Report) -> bytes:
     shown: list[Section] = []
     parts: list[Markup] = []
     room = LARGEST_BYTES - len(_page(report, [], []))
-    for section in report.sections:
+    last = ""
+    for section in report.sections():
         part = Markup(_environment().get_template("section.html.j2").render(section=section))
         room -= len(part.encode()) + _LINKS * len(f'<a href="#{section.anchor}"></a>')
         if room < 0 and section.folded and shown:
+            last = shown[-1].title
             break
         shown.append(section)
         parts.append(part)
-    return _page(report, parts, [section.anchor for section in shown])
+    return _page(report, parts, [section.anchor for section in shown], last)
 
 
-def _page(report: Report, sections: Sequence[Markup], anchors: Sequence[str]) -> bytes:
+def _page(
+    report: Report, sections: Sequence[Markup], anchors: Sequence[str], last: str = ""
+) -> bytes:
     plotly, script = _resource(PLOTLY), _resource("page.js")
     # A script is allowed by its hash.
     hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in (plotly, script))
@@ -59,6 +63,7 @@ def _page(report: Report, sections: Sequence[Markup], anchors: Sequence[str]) ->
         report=report,
         sections=sections,
         anchors=anchors,
+        last=last,
         policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'",
         css=Markup(_resource("page.css")),

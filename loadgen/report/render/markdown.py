@@ -19,7 +19,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
 def to_markdown(report: Report) -> bytes:
     """Return the report as UTF-8, without charts and folded parts."""
     lines = [f"# {escape(report.heading)}", "", *_blocks(report.lead)]
-    for section in report.sections:
+    for section in report.sections():
         lines += [f"## {escape(section.title)}", "", *_blocks(section.blocks)]
     return "\n".join(lines).encode()
 

@@ -11,7 +11,6 @@ from loadgen.errors import RunDirectoryError
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Compared, comparison_document
 from loadgen.report.model import Report
-from loadgen.report.packing import Made
 from loadgen.report.render.histograms import to_hgrm, to_hlog, to_parquet
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
@@ -25,17 +24,9 @@ def to_json(report: Report) -> bytes:
 
 
 def indented(document: object) -> bytes:
-    """Return a document as JSON; items of `Made` are not kept in memory."""
+    """Return a document as JSON; functions in it return their parts."""
     option = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(document, default=_made, option=option)
-
-
-def _made(value: object) -> object:
-    if isinstance(value, Made):
-        return [partial(value.__getitem__, place) for place in range(len(value))]
-    if isinstance(value, partial):
-        return value()
-    raise TypeError
+    return orjson.dumps(document, default=lambda part: part(), option=option)
 
 
 def to_csv(report: Report) -> bytes:
