@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 _LEVELS = {"p50": "p50", "p99": "p99", "p99_9": "p99.9", "max": "max"}
 """Figures of a latency series, and their titles in a headline."""
 
-AS_ASKED = 0.98
-"""Share of the requested rate above which the requested one is not shown."""
+AS_ASKED = 0.98  # share of the requested rate above which the requested one is not shown
 
 
 def headline(*cards: "ScoreCard") -> str:

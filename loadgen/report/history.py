@@ -164,8 +164,7 @@ class Course:
     points: tuple[Point, ...]
 
 
-COLUMNS = ("value", "p50", "p99")
-"""Figures that are followed."""
+COLUMNS = ("value", "p50", "p99")  # figures that are followed
 
 
 def weeks_of(course: Course) -> list[tuple[str, int, float, float, float]]:

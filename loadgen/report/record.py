@@ -33,8 +33,7 @@ from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
 from loadgen.sentences import REPORT_TEXT, Sentence
 
-SCHEMA = 1
-"""Version of run.json that this program understands."""
+SCHEMA = 1  # version of run.json that this program understands
 
 LARGEST_MANIFEST_BYTES = 64 << 20
 _LONGEST_SHOWN = 200
@@ -46,8 +45,7 @@ def _or_default(value: Any) -> Any:
     return value
 
 
-_GIVEN = BeforeValidator(_or_default)
-"""Metadata of a field: null equals a missing field."""
+_GIVEN = BeforeValidator(_or_default)  # metadata of a field: null equals a missing field
 
 
 def _windows(value: Object) -> Any:
@@ -195,8 +193,7 @@ class RunFiles:
         return self.intervals.removesuffix("/intervals").removeprefix("file://")
 
 
-SATURATED = "saturated"
-"""Directory of runs that a comparison repeated."""
+SATURATED = "saturated"  # directory of runs that a comparison repeated
 
 
 def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None) -> RunFiles:

@@ -30,8 +30,7 @@ _COURSE_COUNTS = (
     *("connects", "connect_failures", "disconnects", "connected", "owed", "in_flight", "count"),
 )
 _COURSE_RATES = {"sent_per_s": "sent", "received_per_s": "received"}
-_SHORTEST_SPAN_NS = 50_000_000
-"""Shortest interval with a meaningful rate."""
+_SHORTEST_SPAN_NS = 50_000_000  # shortest interval with a meaningful rate
 _COURSE_LEVELS = {"p50_ns": 50.0, "p99_ns": 99.0}
 
 COURSE_SCHEMA = pa.schema(

@@ -28,10 +28,8 @@ _LATE_NS = 1_500_000_000
 """Greatest age of a broker's report on arrival, and distance of a process sample from a moment."""
 _LEAST_STEPS = 100
 """Least processor time in steps of its clock: less has fewer than two certain digits."""
-_LEAST_MOMENT_NS = 900_000_000
-"""Samples closer than this are drawn as one moment."""
-_GRANTED = 0.001
-"""Share by which two counts may differ in addition to messages in flight."""
+_LEAST_MOMENT_NS = 900_000_000  # samples closer than this are drawn as one moment
+_GRANTED = 0.001  # share by which two counts may differ in addition to messages in flight
 RATES = (
     *("disk_read_bytes", "disk_written_bytes"),
     *("network_received_bytes", "network_sent_bytes"),

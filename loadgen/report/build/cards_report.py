@@ -26,11 +26,9 @@ from loadgen.report.score_card import (
 )
 from loadgen.sentences import counted
 
-MOST_OPEN = 6
-"""Maximum number of runs whose sections are open; of more, sections are folded."""
+MOST_OPEN = 6  # maximum number of runs whose sections are open; of more, sections are folded
 _MOST_ABOUT_LINES = 7
-_LONGEST_LIST = 6
-"""Values of single runs that a cell of a comparison lists."""
+_LONGEST_LIST = 6  # values of single runs that a cell of a comparison lists
 _GIB = 1 << 30
 
 

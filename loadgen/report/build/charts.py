@@ -27,8 +27,7 @@ from loadgen.report.render.text import name
 from loadgen.report.score_card import Curve, Curves, ScoreCard
 from loadgen.sentences import percent
 
-_TEXTS: Mapping[str, tuple[str, str]] = DATA["charts"]
-"""Titles and notes."""
+_TEXTS: Mapping[str, tuple[str, str]] = DATA["charts"]  # titles and notes
 
 _MOST_LINES = 8
 """Workers or outlets that have a line each; of more, the mean and the busiest are drawn."""

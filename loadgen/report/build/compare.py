@@ -42,8 +42,7 @@ LEAST_REPETITIONS = 3
 _T_95: Mapping[int, float] = {int(freedom): t for freedom, t in DATA["student_t_95"].items()}
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
 
-_OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")
-"""Keys of a run's environment."""
+_OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")  # keys of a run's environment
 
 _SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
 """Facts other than load and broker that influence the figures."""
@@ -52,8 +51,7 @@ _WORDS = {"cpu_model": "processor", "program": "program version"}
 
 Better = Literal["higher", "lower"]
 
-_BETTER: Mapping[str, Better] = DATA["better"]
-"""Units of figures that can be better or worse."""
+_BETTER: Mapping[str, Better] = DATA["better"]  # units of figures that can be better or worse
 
 _GATING = frozenset({"value", "avg", "p50", "p99"})
 """Columns whose change can be a regression; a single worst value or a deviation cannot."""
@@ -62,8 +60,7 @@ _LONGEST_LABEL = 120
 _LONGEST_TWIN = 60
 _MOST_GONE = 10
 
-_LARGE = 2.0
-"""Factor from which on a difference is shown as a multiple."""
+_LARGE = 2.0  # factor from which on a difference is shown as a multiple
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ _SCENARIO = "scenario."
 _VARIED = ("ratio", "background_rate", "backends", "size", "rate", "devices")
 """Fields over which a chart is drawn, the first that differs; then any other number."""
 
-MOST_SIDES, _MOST_RUNS = 12, 5
-"""Maximum number of sides that are drawn, and of runs of each."""
+MOST_SIDES, _MOST_RUNS = 12, 5  # maximum number of sides that are drawn, and of runs of each
 
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
 """Marks of points through which no line goes."""
@@ -35,8 +34,7 @@ _NOTE = (
     "A point is the median of its runs, or at the limit that a search found. A cross is INVALID or "
     "not confirmed; the limit is above a triangle. Lines skip both."
 )
-_TAIL = "p99"
-"""Figure that is drawn below the others."""
+_TAIL = "p99"  # figure that is drawn below the others
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,8 @@ _CURVE_STEPS_A_DECADE = 24
 _CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
 """Least distance of the points on the connection curve, and the most points."""
 
-_SHORTEST_COVERED_S = 0.1
-"""Shortest part of a second for which a rate is computed."""
-
-_NEAR_S = 0.01
-"""Longest part of a second outside the window for which its row is still used."""
+_SHORTEST_COVERED_S = 0.1  # shortest part of a second for which a rate is computed
+_NEAR_S = 0.01  # longest part of a second outside the window for which its row is still used
 
 _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 

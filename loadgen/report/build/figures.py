@@ -14,24 +14,19 @@ from loadgen.report.render.text import csv_of, name, number
 
 Figure = dict[str, Any]
 
-_LOOK: Figure = DATA["look"]
-"""The keys of a layout that all charts share."""
-
-LOG: Figure = _LOOK["log"]
-"""Those of a logarithmic axis."""
+_LOOK: Figure = DATA["look"]  # the keys of a layout that all charts share
+LOG: Figure = _LOOK["log"]  # keys of a logarithmic axis
 
 COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
 
 SECONDS = "seconds since the measurement began"
 
-_FEW_POINTS = 10
-"""Maximum number of points that have a marker each."""
+_FEW_POINTS = 10  # maximum number of points that have a marker each
 
 _FAR, _SPREAD = 20.0, 8.0
 """Factors between varied values, and between figures, above which their axis is logarithmic."""
 
-_MOST_NAMED = 10
-"""Maximum number of varied values that have a tick each."""
+_MOST_NAMED = 10  # maximum number of varied values that have a tick each
 
 
 def chart(

@@ -23,8 +23,7 @@ _MOST_HANDSHAKES = 40
 
 # --- messages -------------------------------------------------------------------------------
 
-_ALWAYS = ("sent", "expected", "intact", "lost")
-"""States that are shown even if they are 0."""
+_ALWAYS = ("sent", "expected", "intact", "lost")  # states that are shown even if they are 0
 
 
 def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> Iterator[DataTable]:

@@ -11,8 +11,7 @@ from loadgen.report.model import Chart, Charts, Judged, Paragraph, Report
 from loadgen.report.render.text import name, number, text_of
 from loadgen.sentences import duration, percent
 
-VERDICT = "verdict"
-"""Title of the column before the figures."""
+VERDICT = "verdict"  # title of the column before the figures
 
 _RANGES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("ingress", "{} msg/s in", number),

@@ -27,8 +27,7 @@ CHOICES: Mapping[str, Sequence[str]] = {
     "stamp": ["start", "end"],
     "hold": ["change"],
 }
-KEYS = (*TITLES, *CHOICES, "format", "start")
-"""Keys of `--pdu-columns`, and of a format."""
+KEYS = (*TITLES, *CHOICES, "format", "start")  # keys of `--pdu-columns`, and of a format
 
 INSTEAD = (
     ({"time", "date"}, {"time", "date"}),

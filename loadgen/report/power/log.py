@@ -41,12 +41,9 @@ _MOST = 0.9
 """Share of the lines that must agree: a meter may miss some, and read sums later than outlets."""
 _TOTAL_SHARE = 0.05
 """Tolerated difference of a total from the sum of its outlets, such as losses."""
-_TELLING = 4
-"""Multiples of the rounding that tell a sum or a difference from chance."""
-_MOST_COMPARED = 8
-"""Outlets whose groups are compared with the others: about a thousand groups."""
-_BURST = 10
-"""A spacing this many times the next one is the pause before a group of samples."""
+_TELLING = 4  # multiples of the rounding that tell a sum or a difference from chance
+_MOST_COMPARED = 8  # outlets whose groups are compared with the others: about a thousand groups
+_BURST = 10  # a spacing this many times the next one is the pause before a group of samples
 _BURST_NS = 5 * 10**8
 _FIRST_ROWS = 20
 Int64Array = NDArray[np.int64]

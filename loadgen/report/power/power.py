@@ -26,16 +26,13 @@ HOLD_LIMIT = 2.5
 LEAST_COVERAGE = 0.9
 """Share of the measurement window that the samples of each outlet must cover."""
 
-LEAST_SAMPLES = 10
-"""A mean of fewer samples inside the window gets a remark."""
+LEAST_SAMPLES = 10  # a mean of fewer samples inside the window gets a remark
 
 NOTABLE_STEP, COARSE_STEP = 0.01, 0.05
 """Shares of the mean: a greater step of watts or of a counter gets a remark, or withholds them."""
 
-_TOLERATED = 0.05
-"""Tolerated difference between watts and counter, as a share of the energy."""
-_NO_CHECK = 0.2
-"""A counter whose step is more than this share of the energy cannot confirm it."""
+_TOLERATED = 0.05  # tolerated difference between watts and counter, as a share of the energy
+_NO_CHECK = 0.2  # a counter whose step is more than this share of the energy cannot confirm it
 _MOST_REMARKS = 3
 _OUTLIER = 10
 _TURNS, _TURN_SHARE = 0.9, 0.1
@@ -50,8 +47,7 @@ _NEAR_CHANGE_NS = 86_400 * 10**9
 """A change of the clock within a day of a run makes the times of its samples doubtful."""
 _NS_W_IN_KWH = 3.6e15
 
-Window = tuple[int, int]
-"""Start and end, in UTC nanoseconds since the epoch."""
+Window = tuple[int, int]  # start and end, in UTC nanoseconds since the epoch
 
 
 Result = Literal["agrees", "disagrees", "too coarse", "reset"]

@@ -18,8 +18,7 @@ from loadgen.report.power.times import LogError, is_time
 from loadgen.report.power.units import unit_of
 from loadgen.sentences import POWER_TEXT
 
-_SEPARATORS = ("\t", ";", "|", ",", "")
-"""Separators of columns; "" for blanks."""
+_SEPARATORS = ("\t", ";", "|", ",", "")  # separators of columns; "" for blanks
 _LONGEST_LINE = 20_000
 HEAD_LINES = 60
 _BEGIN = re.compile(r"[{[]")

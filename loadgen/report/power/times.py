@@ -40,8 +40,7 @@ def _shown(value: Any) -> Any:
     return printable(value, 160) if isinstance(value, str) else value
 
 
-UNCERTAIN = np.iinfo(np.int64).min
-"""A local time that a change of the clock skips or repeats."""
+UNCERTAIN = np.iinfo(np.int64).min  # a local time that a change of the clock skips or repeats
 
 _DAY_NS = 86_400 * 10**9
 _MINUTE_NS = 60 * 10**9

@@ -27,11 +27,8 @@ PLOTLY = "plotly-basic.min.js"
 """plotly.js-basic-dist-min 4.1.1 of npm, unchanged: a quarter of the whole library, with the traces
 that the charts use. Its first lines name its licence, MIT."""
 
-LARGEST_BYTES = 1_500_000
-"""Largest page: it fits in a mail."""
-
-_LINKS = 2
-"""Links to a section: in the answer and in the list of all runs."""
+LARGEST_BYTES = 1_500_000  # largest page: it fits in a mail
+_LINKS = 2  # links to a section: in the answer and in the list of all runs
 
 
 def to_html(report: Report) -> bytes:
