@@ -28,7 +28,7 @@ def headline(*cards: "ScoreCard") -> str:
     if cards[0].has_messages:
         series = "end_to_end"
         ingress, egress, asked = (
-            _median(card.rates.get(rate) for card in cards) or 0.0
+            median_of(card.rates.get(rate) for card in cards) or 0.0
             for rate in ("ingress", "egress", "asked")
         )
         rate_in, rate_out = _rate(ingress), _rate(egress)
@@ -43,13 +43,13 @@ def headline(*cards: "ScoreCard") -> str:
         losses = f"{lost:,} lost of {expected:,}"
     else:
         series = "connect"
-        connected = round(_median(card.connect.connected for card in cards) or 0)
-        seconds = _median(card.connect.seconds for card in cards)
+        connected = round(median_of(card.connect.connected for card in cards) or 0)
+        seconds = median_of(card.connect.seconds for card in cards)
         pace = f" in {duration(1e6 * seconds)}, {number(connected / seconds)}/s" if seconds else ""
         parts = [f"{connected:,} connected{pace}"]
         losses = f"{sum(count.connect_failures for count in counts):,} failed"
     for key, title in _LEVELS.items():
-        level_us = _median(
+        level_us = median_of(
             timed.figure(key) for card in cards if (timed := card.latency.get(series)) is not None
         )
         if level_us is not None:
@@ -62,6 +62,6 @@ def _rate(per_s: float) -> str:
     return number(round(per_s) if per_s >= 100 else per_s)
 
 
-def _median(values: Iterable[float | None]) -> float | None:
+def median_of(values: Iterable[float | None]) -> float | None:
     present = [value for value in values if value is not None]
     return median(present) if present else None

@@ -26,7 +26,7 @@ from typing import Any, Literal
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.fields import Load
-from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, keyed
+from loadgen.report.build.rows import DATA, END_TO_END, FIGURES
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
@@ -482,13 +482,16 @@ _Key = tuple[str, str, int, str]
 
 
 def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
-    """Return a card's numbers with descriptions."""
+    """Return a card's numbers with descriptions, by keys that another run of its case shares."""
     numbers: dict[_Key, tuple[float, str]] = {}
-    for (title, unit, place), row in keyed(card.rows).items():
-        short = END_TO_END if title.endswith(f".{END_TO_END}") else title
+    places: Counter[tuple[str, str]] = Counter()
+    for row in card.rows:
+        title = END_TO_END if row.name.endswith(f".{END_TO_END}") else row.name
         for column, value in zip(FIGURES, row.figures, strict=True):
             if value is not None:
-                numbers[short, unit, place, column] = (float(value), row.description)
+                key = (title, row.unit, places[row.name, row.unit], column)
+                numbers[key] = (float(value), row.description)
+        places[row.name, row.unit] += 1
     numbers["lost", "messages", 0, "value"] = (
         float(card.counts.lost),
         "Deliveries of messages intended in the window that did not arrive.",

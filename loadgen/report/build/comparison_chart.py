@@ -16,7 +16,8 @@ from loadgen.report.build.figures import (
     spread_axis,
     varied_axis,
 )
-from loadgen.report.build.sweep_table import FIGURES, figures_of, median_of
+from loadgen.report.build.sweep_table import FIGURES, figures_of
+from loadgen.report.headline import median_of
 from loadgen.report.model import Chart
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard

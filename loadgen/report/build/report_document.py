@@ -29,10 +29,10 @@ from loadgen.report.build.sweep_table import (
     SweepRow,
     SweepTable,
     figures_of,
-    median_of,
     spread_of,
     table_of,
 )
+from loadgen.report.headline import median_of
 from loadgen.report.model import Block, Chart, Charts, Paragraph, Report, Section
 from loadgen.report.power.settings import LogSettings
 from loadgen.report.record import open_run

@@ -4,7 +4,6 @@ A case names its rows; `_VALUES` and `_SERIES` have the figures of each measure.
 published card leaves empty is None. An unknown case gets its rates.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -80,20 +79,6 @@ class Row(Figures):
     @property
     def figures(self) -> tuple[float | None, ...]:
         return tuple(getattr(self, key) for key in FIGURES)
-
-
-RowKey = tuple[str, str, int]
-"""Name and unit of a row, and its place among rows with that name and unit."""
-
-
-def keyed(rows: Sequence[Row]) -> dict[RowKey, Row]:
-    """Return the rows of a run by keys that rows of another run of its case share."""
-    by_key: dict[RowKey, Row] = {}
-    alike: Counter[tuple[str, str]] = Counter()
-    for row in rows:
-        by_key[row.name, row.unit, alike[row.name, row.unit]] = row
-        alike[row.name, row.unit] += 1
-    return by_key
 
 
 @dataclass(frozen=True, slots=True)

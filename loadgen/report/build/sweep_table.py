@@ -4,7 +4,6 @@ The columns are those of the published tables. A row with several repetitions sh
 their spread.
 """
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import figure, part
 from loadgen.report.build.rows import DATA
 from loadgen.report.build.summary import summarize
+from loadgen.report.headline import median_of
 from loadgen.report.record import open_run
 from loadgen.report.render.text import notice_for
 from loadgen.report.score_card import ScoreCard
@@ -192,11 +192,6 @@ def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
         "own": any(limit["own"] for limit in limits),
         "codes": tuple(codes),
     }
-
-
-def median_of(values: Iterable[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return statistics.median(present) if present else None
 
 
 def spread_of(values: Iterable[float | None]) -> float | None:
