@@ -4,7 +4,7 @@ Spark and the summary of one run compute them by the same functions of `metrics.
 come in several pieces are reduced to `Parts`, which are then joined.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,15 +62,8 @@ class Views:
     processes: pa.Table
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Reduced rows of a piece of a run; `counters` and `latencies` are merged into the course."""
-
-    totals: pa.Table
-    counters: pa.Table
-    latencies: pa.Table
-    processes: pa.Table
-
+Parts = Mapping[str, pa.Table]
+"""Reduced rows of a piece of a run; "counters" and "latencies" are merged into the course."""
 
 _PARTS_BY = {
     "totals": TOTALS_BY,
@@ -78,7 +71,7 @@ _PARTS_BY = {
     "latencies": _COURSE_BY,
     "processes": _PROCESS_BY,
 }
-"""Tables of `Parts` and their keys, in its order."""
+"""Tables of `Parts` and their keys."""
 
 
 def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
@@ -94,7 +87,7 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
     latencies = intervals.filter(pc.and_(of_groups, timed))
     processes = intervals.filter(pc.and_(pc.invert(of_groups), counted))
     rows = (intervals, counters, _by_class(latencies, background), processes)
-    return Parts(*map(reduce_table, rows, _PARTS_BY.values()))
+    return dict(zip(_PARTS_BY, map(reduce_table, rows, _PARTS_BY.values()), strict=True))
 
 
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
@@ -104,13 +97,15 @@ def views_of(intervals: pa.Table, background: Collection[str]) -> Views:
 
 def joined(parts: Sequence[Parts]) -> Parts:
     """Return the parts of all rows from the parts of some of them."""
-    tables = (pa.concat_tables(getattr(part, name) for part in parts) for name in _PARTS_BY)
-    return Parts(*map(reduce_table, tables, _PARTS_BY.values()))
+    return {
+        name: reduce_table(pa.concat_tables(part[name] for part in parts), by)
+        for name, by in _PARTS_BY.items()
+    }
 
 
 def views_of_parts(parts: Parts, background: Collection[str]) -> Views:
-    course = _course(parts.counters, parts.latencies, background)
-    return Views(parts.totals, course, parts.processes.select(PROCESS_SCHEMA.names))
+    course = _course(parts["counters"], parts["latencies"], background)
+    return Views(parts["totals"], course, parts["processes"].select(PROCESS_SCHEMA.names))
 
 
 def _course(counters: pa.Table, latencies: pa.Table, background: Collection[str]) -> pa.Table:
