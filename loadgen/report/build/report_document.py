@@ -353,8 +353,8 @@ def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:
         if item.vary:
             points = _table(item, members)
             blocks = (Charts(cache(partial(charts_of_sweep, points))), table_block(points))
-        elif any(map(_at_limit, members)):
-            blocks = (Charts(cache(partial(_at_limits, members))),)
+        elif drawn := [chart for entry in members for chart in _at_limit(entry)]:
+            blocks = (Charts(partial(list, drawn)),)
         if blocks:
             by = f" by {item.vary[0].replace('_', ' ')}" if item.vary else ""
             yield Section(f"{item.case.upper()}{by}", blocks, item.name)
@@ -371,10 +371,6 @@ def _table(item: ReportItem, shown: Sequence[_Shown]) -> SweepTable:
     columns = tuple(FIGURES[key] for key in dict.fromkeys((style_of(item.case).main, "p99")))
     searched = next((str(row.limit["field"]) for row in rows if row.limit), "")
     return SweepTable(item.case, ("broker", item.vary[0]), columns, tuple(rows), searched)
-
-
-def _at_limits(shown: Sequence[_Shown]) -> list[Chart]:
-    return [chart for entry in shown for chart in _at_limit(entry)]
 
 
 def _at_limit(shown: _Shown) -> list[Chart]:

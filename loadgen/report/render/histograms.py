@@ -49,20 +49,13 @@ def to_parquet(cards: Sequence[ScoreCard], path: Path) -> None:
     with pq.ParquetWriter(path, HISTOGRAM_SCHEMA, compression="zstd") as writer:
         for first in range(0, len(cards), _CARDS_AT_ONCE):
             rows = [
-                {**row, "run": card.run.id, "case": card.run.case, "series": series}
+                dict(row)
+                | {"run": card.run.id, "case": card.run.case, "series": series}
+                | {name: row[name].to_numpy() for name in ("bucket", "bucket_count")}
                 for card in cards[first : first + _CARDS_AT_ONCE]
                 for series, row in card.curves.histograms.items()
             ]
-            columns = []
-            for field in HISTOGRAM_SCHEMA:
-                values = [row[field.name] for row in rows]
-                if pa.types.is_list(field.type):
-                    offsets = pa.array(np.cumsum([0, *map(len, values)]), pa.int32())
-                    parts = pa.concat_arrays([pa.array([], field.type.value_type), *values])
-                    columns.append(pa.ListArray.from_arrays(offsets, parts))
-                else:
-                    columns.append(pa.array(values, field.type))
-            writer.write_table(pa.table(columns, schema=HISTOGRAM_SCHEMA))
+            writer.write_table(pa.Table.from_pylist(rows, HISTOGRAM_SCHEMA))
 
 
 MOST_RUNS_PLOTTED = 20
