@@ -193,8 +193,9 @@ def history_report(courses: Sequence[Course], rolling: int) -> Report:
         hover = "%{y:,.4g} " + name(course.unit, 40)
         return chart(
             f"{label} ({course.load[:6]})",
-            f"{name(course.description, 200)} VALID runs of {course.case} of one load and load "
-            f"host, and the mean of up to {rolling} runs before each.",
+            REPORT_TEXT.COURSE(
+                description=name(course.description, 200), case=course.case, rolling=rolling
+            ),
             [
                 line(label, points, COLORS[0], hover, marked=True),
                 line("mean before", before, COLORS[1], hover, dash="dot"),

@@ -187,10 +187,8 @@ def broker_load(
     withheld = ""
     least_s = _LEAST_STEPS * max((node.step_s for node in nodes), default=0.0)
     if cpu_s is not None and cpu_s < least_s:
-        withheld = (
-            f"Withheld: the broker used {cpu_s:.2g} s of processor time, counted in steps of "
-            f"{least_s / _LEAST_STEPS:g} s; at least {least_s:g} s are needed."
-        )
+        step_s = least_s / _LEAST_STEPS
+        withheld = REPORT_TEXT.CORES_COARSE(used=cpu_s, step=step_s, least=least_s)
     dropped = [last.value - first.value for first, last in _spans(records, "publish_dropped")[0]]
     return BrokerLoad(
         cpu_seconds=cpu_s,

@@ -25,7 +25,7 @@ from loadgen.report.model import Chart
 from loadgen.report.power.power import OutletPower
 from loadgen.report.render.text import name
 from loadgen.report.score_card import Curve, Curves, ScoreCard
-from loadgen.sentences import percent
+from loadgen.sentences import REPORT_TEXT, percent
 
 _TEXTS: Mapping[str, tuple[str, str]] = DATA["charts"]  # titles and notes
 
@@ -192,11 +192,7 @@ def _processors(card: ScoreCard, curves: Curves) -> Chart | None:
         points = [(at, size / _MIB) for at, size in in_bytes]
         lines.append(line(label, points, color, "%{y:,.1f} MiB", "y2"))
     waited = max((moment["waited"] for moment in moments), default=0.0)
-    note = (
-        "Share of one processor that each worker used; near 100 % the generator is the limit"
-        + (", and that the broker used on all its threads. " if watched else ". ")
-        + f"The longest wait of a worker for a processor was {percent(waited, 1)} of a second."
-    )
+    note = REPORT_TEXT.PROCESSORS(broker="broker" if watched else "", waited=percent(waited, 1))
     top = max([105.0, *(105 * m.used for m in watched)])
     look = layout(
         xaxis=axis(SECONDS, anchor="y2"),

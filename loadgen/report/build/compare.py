@@ -227,7 +227,7 @@ def compare(
         if len(facts) > 1:
             compared = _comparison(case, cards, facts, marked, bounds)
             left_out = [name(cards[place].run.id, 60) for place in sorted(invalid)]
-            remark = f"INVALID runs of the baseline are left out: {listed(left_out, _MOST_GONE)}."
+            remark = REPORT_TEXT.BASELINE_LEFT_OUT(runs=listed(left_out, _MOST_GONE))
             remarks = (remark, *compared.remarks) if left_out else compared.remarks
             comparisons.append(replace(compared, remarks=remarks))
     return comparisons
@@ -287,21 +287,18 @@ def _remarks(sides: "Sequence[Sequence[Facts]]", lines: Sequence[Line]) -> Itera
 
     # Only a baseline can hold runs that are not repetitions of each other.
     if mixed := differing_facts(sides[0]):
-        yield (
-            f"The runs of the first side are not repetitions of each other: they differ in "
-            f"{words(mixed)}. Its median and spread mix them."
-        )
+        yield REPORT_TEXT.NOT_REPETITIONS(facts=words(mixed))
     differing = differing_facts([one for side in sides for one in side])
     other = [key for key in differing if key in _SETUP]
     if len(sides) > 1 and other:
-        yield f"The sides differ in {words(other)}: this may cause a difference."
+        yield REPORT_TEXT.SIDES_DIFFER(facts=words(other))
     gone = [
         f"{line.name} {line.column}"
         for line in lines
         if line.bound is not None and line.cells[0] is not None and None in line.cells
     ]
     if gone:
-        yield f"Not compared, because a run lacks the figure: {name(listed(gone, _MOST_GONE))}."
+        yield REPORT_TEXT.NOT_COMPARED(figures=name(listed(gone, _MOST_GONE)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from loadgen.report.headline import median_of
 from loadgen.report.model import Chart
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
+from loadgen.sentences import REPORT_TEXT
 
 _SCENARIO = "scenario."
 _VARIED = ("ratio", "background_rate", "backends", "size", "rate", "devices")
@@ -31,10 +32,6 @@ MOST_SIDES, _MOST_RUNS = 12, 5  # maximum number of sides that are drawn, and of
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
 """Marks of points through which no line goes."""
 
-_NOTE = (
-    "A point is the median of its runs, or at the limit that a search found. A cross is INVALID or "
-    "not confirmed; the limit is above a triangle. Lines skip both."
-)
 _TAIL = "p99"  # figure that is drawn below the others
 
 
@@ -98,7 +95,7 @@ def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
         axes["yaxis3"] = spread_axis("p99, µs", values(_TAIL), domain=[0.0, 0.28])
     look = layout(xaxis=xaxis, **axes, showlegend=True)
     title = f"{name(case.upper(), 60)} by {varied}"
-    return chart(title, _NOTE, lines, look, height=480 if tail else 360)
+    return chart(title, REPORT_TEXT.VARIED(), lines, look, height=480 if tail else 360)
 
 
 def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:

@@ -5,24 +5,15 @@ from typing import Any
 
 from loadgen.cases.case import MEASURES
 from loadgen.cases.registry import CASES
-from loadgen.judge.published import (
-    PUBLISHED_SOURCE,
-    Conditions,
-    PublishedFigure,
-    counterparts,
-)
+from loadgen.judge.published import PUBLISHED_SOURCE, Conditions, PublishedFigure, counterparts
 from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.rows import DATA, PUBLISHED_FIGURES, Facts, figures_of, table
 from loadgen.report.build.sections import negotiated, stored_first
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
-from loadgen.sentences import JUDGE_TEXT
+from loadgen.sentences import JUDGE_TEXT, REPORT_TEXT
 
 _HIGH_WATER_MARK = "high_water_mark"
-_UPPER_BOUND = (
-    "an upper bound in this run: all messages in flight to one subscription, also those in the "
-    "kernels' buffers"
-)
 _NEAR = 0.95
 _WORDS: Mapping[str, Mapping[str, str]] = DATA["published"]
 
@@ -127,7 +118,7 @@ def _lines(
     unit = MEASURES[figure.measure].unit
     comparable = of_load = f"no; {'; '.join(differences)}" if differences else "yes"
     if not differences and _same_load(figure, ours["value"]) is False:
-        comparable = "yes, but this run had a smaller load, which is not a limit"
+        comparable = REPORT_TEXT.SMALLER_LOAD()
         difference = JUDGE_TEXT.DIFFERENCE(
             ours=f"{number(ours['value'])} {unit}",
             published=f"{number(figure.value)} {unit}",
@@ -141,7 +132,7 @@ def _lines(
         if key == _HIGH_WATER_MARK:
             mark = facts.card.counts.subscription_high_water_mark
             words = "high-water mark, messages"
-            yield figure.name, words, published, mark, f"{of_load}; {_UPPER_BOUND}"
+            yield figure.name, words, published, mark, f"{of_load}; {REPORT_TEXT.UPPER_BOUND()}"
             continue
         column = "" if key == "value" else f" {title}"
         words = f"{figure.measure.replace('_', ' ')}{column}, {unit}"

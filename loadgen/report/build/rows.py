@@ -17,7 +17,7 @@ from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.headline import AS_ASKED
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import number
-from loadgen.sentences import read_table, render
+from loadgen.sentences import REPORT_TEXT, read_table, render
 
 if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard
@@ -144,7 +144,7 @@ def _short_of(measure: str, card: "ScoreCard") -> str:
     asked = card.rates.get("asked", 0.0)
     if not measure.endswith("_rate") or card.rates["ingress"] >= AS_ASKED * asked:
         return ""
-    return f"Requested: {asked:,.10g} msgs/sec into the broker."
+    return REPORT_TEXT.RATE_ASKED(asked=asked)
 
 
 def _known_to(measure: str, record: RunRecord) -> str:
@@ -153,7 +153,7 @@ def _known_to(measure: str, record: RunRecord) -> str:
     between = record.observed.get("timed_between_hosts") is True
     if measure not in ("latency", "transit") or not between or not isinstance(bound_ns, int):
         return ""
-    return f"Between hosts, known to within {bound_ns / 1000:,.1f} µs."
+    return REPORT_TEXT.CLOCK_BOUND(bound=bound_ns / 1000)
 
 
 def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
@@ -281,21 +281,20 @@ def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
         own_us += min((waited.figure(key) if waited else None) or 0.0, sent_us)
         if own_us > _MOSTLY * total_us:
             mostly.append(f"{title}, {number(own_us)} of {number(total_us)} µs")
-    return f"Mostly the generator's own delay: {'; '.join(mostly)}." if mostly else ""
+    return REPORT_TEXT.OWN_DELAY(figures="; ".join(mostly)) if mostly else ""
 
 
 def recovery_remark(record: RunRecord) -> str:
     """Return why a crash has no recovery time; "" with one, and without a crash."""
     seen = part(record.observed, "recovery")
     ended = not seen or figure(seen, "drained_s") is not None
-    return "" if ended else "More waited to the end than before the crash."
+    return "" if ended else REPORT_TEXT.NOT_DRAINED()
 
 
 def slow_remark(record: RunRecord) -> str:
     """Return the number of deliveries that waited for slow subscribers; "" without any."""
     waited = figure(part(record.observed, "slow"), "waited")
-    words = "deliveries to slow subscribers waited when the window ended; those that came later"
-    return f"{waited:,.0f} {words} count, too." if waited else ""
+    return REPORT_TEXT.SLOW_WAITED(waited=waited) if waited else ""
 
 
 def _of_power(facts: Facts) -> str:

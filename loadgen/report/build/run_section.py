@@ -11,7 +11,7 @@ from loadgen.report.build.rows import DATA, table
 from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
-from loadgen.sentences import counted, percent
+from loadgen.sentences import REPORT_TEXT, counted, percent
 
 _WRONG_ABOVE_ZERO = ("lost", "duplicated", "out_of_order", "corrupt", "connect_failures")
 _GROUP_COUNTERS = ("sent", "expected", "received", "duplicated", "out_of_order")
@@ -189,21 +189,15 @@ def flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _seal(card: ScoreCard) -> Paragraph:
-    digests = card.integrity.digests
-    if card.integrity.state == "intact":
-        return Paragraph(
-            "Sealed when the run ended, and unchanged since: results SHA-256 "
-            f"{digests.get('results')}, scenario SHA-256 {digests.get('scenario')}.",
-            "muted",
-        )
-    if card.integrity.state == "changed":
-        changes = "; ".join(card.integrity.changes)
-        return Paragraph(f"Changed since the run ended: {changes}.", "wrong")
-    if card.verdict.word == "RUNNING":
-        return Paragraph("Not sealed yet: the run goes on.", "muted")
-    return Paragraph(
-        "Not sealed: the run was cut off before its end, or made by an older version.", "muted"
-    )
+    integrity = card.integrity
+    if integrity.state == "intact":
+        digests = {key: integrity.digests.get(key) for key in ("results", "scenario")}
+        return Paragraph(REPORT_TEXT.SEAL_INTACT(**digests), "muted")
+    if integrity.state == "changed":
+        return Paragraph(REPORT_TEXT.SEAL_CHANGED(changes="; ".join(integrity.changes)), "wrong")
+    is_running = card.verdict.word == "RUNNING"
+    missing = REPORT_TEXT.SEAL_LATER if is_running else REPORT_TEXT.SEAL_MISSING
+    return Paragraph(missing(), "muted")
 
 
 def _facts(card: ScoreCard) -> DataTable:

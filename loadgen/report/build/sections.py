@@ -15,7 +15,7 @@ from loadgen.plan.tables import DataTable, TableCell
 from loadgen.report.build.rows import DATA, Row, table
 from loadgen.report.record import RunRecord
 from loadgen.report.render.text import NOTICE_CHARACTERS, name, number
-from loadgen.sentences import percent
+from loadgen.sentences import REPORT_TEXT, percent
 
 _MOST_SHOWN = 20
 _MOST_LINES = 60
@@ -40,11 +40,9 @@ def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> Iterator[
         if wanted:
             rows.append((subject, words, *counts))
             subject = ""
-    sums = "The sums could not be checked: a worker did not send its last report."
-    if record.proven:
-        sums = "Every message is accounted for."
-    elif record.imbalances:
-        sums = f"Not every message is accounted for: {'; '.join(record.imbalances)}."
+    sums = REPORT_TEXT.SUMS_CLOSE() if record.proven else REPORT_TEXT.SUMS_UNKNOWN()
+    if record.imbalances and not record.proven:
+        sums = REPORT_TEXT.SUMS_OPEN(imbalances="; ".join(record.imbalances))
     yield table("ledger", rows, sums=sums)
 
 
@@ -130,18 +128,12 @@ def outage_sections(
 
 # --- TLS ------------------------------------------------------------------------------------
 
-UNVERIFIED = (
-    "TLS without verification: any certificate of the broker was accepted, and the figures do not "
-    "include the cost of verifying one."
-)
-"""Notice before the figures of a run without verification."""
-
 
 def notice_of(record: RunRecord) -> str:
     """Return the notice before any figure of the run; "" for a run that needs no notice."""
     notice = str(record.case_observations.get("notice") or "")[:NOTICE_CHARACTERS]
     unverified = record.encrypted and not _verified(record)
-    return " ".join(filter(None, (notice, UNVERIFIED if unverified else "")))
+    return " ".join(filter(None, (notice, REPORT_TEXT.UNVERIFIED() if unverified else "")))
 
 
 def record_details(record: RunRecord) -> dict[str, Any]:

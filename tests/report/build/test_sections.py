@@ -24,6 +24,7 @@ from loadgen.report.record import RunRecord, parse_run
 from loadgen.report.render.markdown import escape
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.collect_facts import handshakes_of
+from loadgen.sentences import REPORT_TEXT
 from tests.report import fabricate as make
 from tests.tables import rows_of
 
@@ -56,6 +57,7 @@ RUN = Ledger(sent=500, owed=3, acknowledged=494, refused=6, expected=494, intact
 OBSERVED = tomllib.loads(Path(__file__).with_name("observed.toml").read_text())
 CALIBRATION, QUEUE, BRIDGE = (OBSERVED[key] for key in ("calibration", "queue", "bridge"))
 REMARK = {"code": "STANDSTILL", "detail": "nothing came back <in> the *window*"}
+UNVERIFIED = REPORT_TEXT.UNVERIFIED()
 
 
 def closed(**changes: Any) -> dict[str, Any]:
@@ -155,11 +157,11 @@ def record_of(**changes: Any) -> Any:
 def test_an_unverified_certificate_is_before_every_figure(tmp_path: Path, url: str) -> None:
     card = card_of(tmp_path / "run", **run_of(url, tls_verify=False))
     page, text, document, _ = make.rendered(card)
-    assert text.index(escape(sections.UNVERIFIED, 2000)) < text.index("VALID")
+    assert text.index(escape(UNVERIFIED, 2000)) < text.index("VALID")
     page = page[page.index("<body>") :]
-    assert page.index(sections.UNVERIFIED.replace("'", "&#39;")) < page.index("VALID")
+    assert page.index(UNVERIFIED.replace("'", "&#39;")) < page.index("VALID")
     assert list(document)[:3] == ["schema", "notice", "run"]
-    assert (document["notice"], document["tls"]) == (sections.UNVERIFIED, {"verified": False})
+    assert (document["notice"], document["tls"]) == (UNVERIFIED, {"verified": False})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_an_unverified_certificate_is_before_every_figure(tmp_path: Path, url: s
         ("mqtt://b", {"tls_verify": False}, False, ""),
         ("ws://b", {"tls_verify": False}, False, ""),
         # Only the connection to the backend is encrypted.
-        ("mqtt://b", {"tls_verify": False}, True, sections.UNVERIFIED),
+        ("mqtt://b", {"tls_verify": False}, True, UNVERIFIED),
     ],
 )
 def test_a_notice_is_for_encrypted_connections(
