@@ -28,7 +28,7 @@ from loadgen.metrics.interval import (
     completed,
 )
 from loadgen.plan.reading import Object, at, objects, part
-from loadgen.report.build.broker_section import BrokerRecords, read_broker
+from loadgen.report.build.broker_section import BrokerRecords, read_bounded, read_broker
 from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
 from loadgen.sentences import REPORT_TEXT, Sentence
@@ -209,18 +209,12 @@ def open_run(directory: Path, url: str = "", names: Iterable[str] | None = None)
     where = f"run directory {printable(url or str(directory), _LONGEST_SHOWN)}"
     if not directory.is_dir():
         raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=where))
-    manifest, of_record = directory / "run.json", f"{where}: run.json"
-    try:
-        if manifest.stat().st_size > LARGEST_MANIFEST_BYTES:
-            raise RunDirectoryError(REPORT_TEXT.FILE_TOO_LARGE(where=of_record))
-        document = orjson.loads(manifest.read_bytes())
-    except FileNotFoundError:
-        raise RunDirectoryError(REPORT_TEXT.NO_RECORD(where=where)) from None
-    except OSError as error:
-        unreadable = REPORT_TEXT.FILE_UNREADABLE(where=of_record, reason=error.strerror)
-        raise RunDirectoryError(unreadable) from None
-    except orjson.JSONDecodeError as error:
-        raise RunDirectoryError(REPORT_TEXT.DAMAGED(where=of_record, reason=error)) from None
+    of_record = f"{where}: run.json"
+    manifest = read_bounded(directory / "run.json", LARGEST_MANIFEST_BYTES, of_record)
+    if manifest is None:
+        raise RunDirectoryError(REPORT_TEXT.NO_RECORD(where=where))
+    with _damage(of_record):
+        document = orjson.loads(manifest)
     record = parse_run(document, where)
     present = directory.glob("intervals/*.parquet") if names is None else map(Path, names)
     intervals = (path for path in present if path.match("intervals/*.parquet"))
@@ -278,7 +272,7 @@ def runs_in(directory: Path) -> list[Path]:
 
 @contextmanager
 def _damage(where: str, message: Sentence = REPORT_TEXT.DAMAGED) -> Iterator[None]:
-    """Raise RunDirectoryError instead of the exceptions of Arrow for a damaged file."""
+    """Raise RunDirectoryError instead of the exceptions for a damaged file."""
     try:
         yield
     except KeyError as error:

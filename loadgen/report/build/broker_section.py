@@ -141,18 +141,26 @@ class BrokerLoad:
     withheld: str = ""
 
 
-def read_broker(run_dir: Path) -> BrokerRecords | None:
-    """Return the records of a run directory, None without the file; raises RunDirectoryError."""
-    path = run_dir / FILE
+def read_bounded(path: Path, most: int, where: object) -> bytes | None:
+    """Return a file of at most so many bytes, None if it is missing; raise RunDirectoryError."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise RunDirectoryError(REPORT_TEXT.FILE_TOO_LARGE(where=path))
-        lines = path.read_bytes().splitlines()
+        if path.stat().st_size > most:
+            raise RunDirectoryError(REPORT_TEXT.FILE_TOO_LARGE(where=where))
+        return path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         reason = error.strerror
-        raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=path, reason=reason)) from None
+        raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=where, reason=reason)) from None
+
+
+def read_broker(run_dir: Path) -> BrokerRecords | None:
+    """Return the records of a run directory, None without the file; raise RunDirectoryError."""
+    path = run_dir / FILE
+    data = read_bounded(path, LARGEST_BYTES, path)
+    if data is None:
+        return None
+    lines = data.splitlines()
     processes, counts, troubles = [], [], []
     for place, line in enumerate(lines, start=1):
         try:
