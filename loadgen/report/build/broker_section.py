@@ -233,7 +233,6 @@ def _node(samples: Sequence[ProcessSample], start_ns: int, end_ns: int) -> NodeL
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum, None without values or if one is missing."""
     listed = [*values]
     present = [value for value in listed if value is not None]
     return sum(present) if present and len(present) == len(listed) else None
@@ -315,11 +314,7 @@ def _checks(records: BrokerRecords, counters: pa.Table) -> Iterator[CountCheck]:
 def _spans(
     records: BrokerRecords, count: str
 ) -> tuple[list[tuple[CountSample, CountSample]], bool]:
-    """Return the first and the last report of a count, by broker and topic.
-
-    Topics with one report, or of a broker that restarted in between, are left out. Return True if
-    none are.
-    """
+    """Return each topic's first and last report of a count, and True if no topic is left out."""
     topics: dict[tuple[int, str], list[CountSample]] = {}
     for sample in records.counts:
         if sample.count == count:

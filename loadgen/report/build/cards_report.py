@@ -160,20 +160,17 @@ def _host(run: Run) -> str:
 
 
 def _broker(run: Run) -> str:
-    """Return the broker, and if it is on the load host."""
     where = "on the same host as the load" if is_local(run) else "on another host"
     return name(f"{run.broker_name or 'Broker'}, {where}")
 
 
 def is_local(run: Run) -> bool:
-    """Return True if the broker of a run was on the host of the load."""
     urls = (str(url).partition("://")[2].rpartition("@")[2] for url in run.broker.get("urls") or ())
     loopback = any(url.startswith(("127.", "localhost", "[::1]")) for url in urls)
     return bool(run.broker.get("started_by_us") or loopback)
 
 
 def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataTable:
-    """Return a line for every run, with its side, verdict and headline."""
     sides = {run: side.label for item in comparisons for side in item.sides for run in side.runs}
     rows = (
         (

@@ -190,7 +190,6 @@ class Bounds:
 
 
 def _names(row: str, column: str) -> tuple[str, ...]:
-    """Return the names of a row's figure in bounds, the most precise first."""
     # FANIN is short for "FANIN, Received rate" and its like.
     short = row.partition(",")[0]
     names = (f"{row} {column}", f"{short} {column}", row, short, column)

@@ -113,10 +113,7 @@ def _distribution(series: str, row: Mapping[str, Any]) -> Curve:
 
 
 def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
-    """Return seconds since the connect phase began, and devices connected until then.
-
-    Each point is a bucket of the histogram; near ones are merged.
-    """
+    """Return (seconds since the connect phase began, devices connected until then)."""
     moments = totals.filter(pc.equal(totals["series"], CONNECTED_AT))
     row = next(iter(reduce_table(moments, ("series",)).to_pylist()), {"count": 0})
     if not row["count"]:
@@ -130,11 +127,7 @@ def _connected(totals: pa.Table) -> tuple[tuple[float, int], ...]:
 
 
 def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
-    """Return the seconds of a run, all groups together; latencies are those of timed groups.
-
-    The first and the last second have the rate of their part in which messages were due: the rate
-    over the full second would show a dip that did not happen.
-    """
+    """Return the seconds of a run, all groups together; latencies are those of timed groups."""
     counters = course.filter(pc.equal(course["series"], ""))
     added = ("sent_per_s", "received_per_s", *_COUNTS)
     seconds = counters.group_by("second").aggregate(
@@ -147,6 +140,7 @@ def _course(record: RunRecord, course: pa.Table, start_ns: int, end_ns: int) -> 
     at_s = (seconds["time_ns_min"].to_numpy() - start_ns) / 1e9
     span_s = seconds["span_ns_max"].to_numpy() / 1e9
     due_s = (record.windows.get("warmup", (start_ns,))[0] - start_ns) / 1e9
+    # The rate over the full first or last second would show a dip that did not happen.
     covered_at_s = np.maximum(at_s, due_s)
     covered_s = np.minimum(at_s + span_s, (end_ns - start_ns) / 1e9) - covered_at_s
     partly = (covered_s > 0) & (covered_s < span_s)

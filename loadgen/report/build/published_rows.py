@@ -114,7 +114,6 @@ def _lines(
     differences: tuple[str, ...],
     facts: Facts,
 ) -> Iterator[tuple[TableCell, ...]]:
-    """Yield a line for each published column."""
     unit = MEASURES[figure.measure].unit
     comparable = of_load = f"no; {'; '.join(differences)}" if differences else "yes"
     if not differences and _same_load(figure, ours["value"]) is False:

@@ -314,7 +314,6 @@ def footnotes(figures: Sequence[ReportFigure]) -> Iterator[str]:
 def _score_card(
     figures: Sequence[ReportFigure], names: Sequence[str], suite: str, shown: Sequence[_Shown]
 ) -> DataTable:
-    """Return the rows with brokers next to each other, and the published figures of a suite."""
     items = report_items(suite)
     published = [*dict.fromkeys(broker for item in items for broker in item.published)]
     rows: list[tuple[Cell | TableCell, ...]] = []
@@ -396,7 +395,6 @@ def _systems(shown: Sequence[_Shown]) -> Iterator[Block]:
 
 
 def _nodes(shown: Sequence[_Shown]) -> Iterator[Block]:
-    """Yield the load of each broker's nodes in the last run of each measurement."""
     rows = [
         (f"{entry.measurement.title}, {entry.broker}: {about}", *figures)
         for entry in shown
@@ -409,10 +407,7 @@ def _nodes(shown: Sequence[_Shown]) -> Iterator[Block]:
 
 
 def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
-    """Yield the settings of the load hosts that differ from their profile.
-
-    They are those of the run for which most of them have a cost.
-    """
+    """Yield the settings of the load hosts that differ from their profile, at their worst."""
 
     def costs(setting: Mapping[str, Any]) -> str:
         return text(setting, "detail") if setting.get("effect") == "costs" else ""

@@ -315,11 +315,7 @@ _REMARKS: Mapping[str, Callable[[Facts], str]] = {
 
 
 class _Words(dict[str, str]):
-    """Values for names and descriptions, from the groups of the run.
-
-    Another word is the scenario's field of that name, "?" without such a field. A capitalized word
-    is the capitalized field.
-    """
+    """Values for names and descriptions; other words are fields of the scenario, else "?"."""
 
     def __init__(self, facts: Facts) -> None:
         self._scenario = scenario = facts.record.scenario

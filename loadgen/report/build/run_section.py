@@ -78,7 +78,6 @@ def _measured_tiles(figures: Mapping[str, float | None]) -> Iterator[DataTable]:
 
 
 def _tables(card: ScoreCard) -> Iterator[DataTable]:
-    """Yield the tables of latencies and of connecting; those without rows are left out."""
     series = tuple(
         (name, *(timed.figure(key) for key in LATENCY_FIGURES))
         for name, timed in card.latency.items()
@@ -201,7 +200,6 @@ def _seal(card: ScoreCard) -> Paragraph:
 
 
 def _facts(card: ScoreCard) -> DataTable:
-    """Return every fact of the run, nested ones by their paths."""
     run = card.run
     rows = (
         ("run", run.id),

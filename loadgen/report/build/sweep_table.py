@@ -173,10 +173,7 @@ _WEAKEST_FIRST = ("at least", "not closed", "closed")
 
 
 def _limit(limits: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Merge the searches of one combination: the median of the loads, all codes.
-
-    The result has the weakest standing: if one is only a load that held, so is the median.
-    """
+    """Merge the searches of one combination: median loads, all codes, and the weakest standing."""
     if not limits:
         return None
     codes = dict.fromkeys(reason["code"] for limit in limits for reason in limit["reasons"])
@@ -202,10 +199,7 @@ def spread_of(values: Iterable[float | None]) -> float | None:
 
 
 def _numbers(point: SweepPoint) -> dict[str, float]:
-    """Return swept fields as numbers, and the middle of a range of sizes.
-
-    They come from the point, as a row that could not be run has no record.
-    """
+    """Return swept fields as numbers, and the middle of a range of sizes."""
     numbers = {}
     for name in point.values:
         value = getattr(point.scenario, name)

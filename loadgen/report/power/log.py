@@ -198,10 +198,9 @@ def _made_of_others(outlets: Sequence[Outlet]) -> Outlet | None:
 def _layout_in(
     lines: Sequence[Line], described: Sequence[Format], options: Format
 ) -> tuple[Layout, Table]:
-    """Return the layout and the rows of a log; raise LogError if they are not certain.
+    """Return the layout and the rows below the first header that has a time below it.
 
-    The header is above the first line with a time in the column that has its title. Without such a
-    line, the first readable header counts; the lines below it then show the error.
+    Without a time, the first readable header counts, and the lines below it show the error.
     """
     head = [line for _, line in lines[:HEAD_LINES]]
     if not head:
@@ -352,7 +351,6 @@ def _figures_in(layout: Layout, rows: _Rows) -> list[Column]:
 
 
 def _decimal_mark(layout: Layout, table: Table, rows: _Rows) -> str:
-    """Return the decimal mark of the log's numbers; raise LogError if it is not certain."""
     places = layout.places(*FIGURES, "value", "other")
     decimal = layout.format.decimal or ("point" if table.separator is None else "")
     proofs = {"." if decimal == "point" else ",": f"decimal={decimal}"} if decimal else {}

@@ -380,14 +380,12 @@ def _energy_check(outlet: Outlet, steps: Steps, window: Window) -> EnergyCheck |
 
 
 def _resolution(points: Points) -> float:
-    """Return the step of readings: their last decimal place that is not always 0.
-
-    Few values do not reveal it, and only many round watts show a step of tens.
-    """
+    """Return the step of readings: their last decimal place that is not always 0."""
     values, decimal = points.values[~np.isnan(points.values)], points.step
     if not decimal or not np.isfinite(decimal):
         return 0.0
     steps = np.unique(np.rint(values / decimal))
+    # Few values do not reveal it, and only many round watts show a step of tens.
     while len(steps) >= (_TELLING if points.role != "watts" or decimal < 0.99 else 2 * _TELLING):
         if np.any(steps % 10):
             break

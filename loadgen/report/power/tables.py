@@ -65,11 +65,7 @@ def lines_of(log: bytes, *, may_grow: bool = False) -> list[Line]:
 
 
 def _require_complete(lines: Sequence[Line]) -> None:
-    """Raise LogError if the last line, which has no end, may be cut inside its last number.
-
-    Such a number has fewer decimal places than in all similar lines. Without any, it is shorter
-    than all, or the least and not the longest.
-    """
+    """Raise LogError if the last line, which has no end, may be cut inside its last number."""
     line, text = lines[-1]
     digits = "[\\d.,]+" if re.search("[;\t|]", text) else "[\\d.]+"
     *shapes, shape = [re.sub(digits, "0", other) for _, other in lines]
@@ -84,6 +80,7 @@ def _require_complete(lines: Sequence[Line]) -> None:
     places = [len(end[-1]) if len(end) > 1 else 0 for end in ends]
     if len(ends) < 2:
         return
+    # A cut number has fewer decimal places, or without any is short for its size.
     is_least = all(int(ends[-1][0] or 0) < int(end[0] or 0) for end in ends[:-1])
     is_short = wholes[-1] < (max if is_least else min)(wholes[:-1])
     if (is_short and not places[-1]) or places[-1] < min(places[:-1]):
