@@ -6,7 +6,7 @@ greatest and the least as a share of it.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cache, partial
 from math import isfinite
 from pathlib import Path
@@ -88,10 +88,14 @@ class _Shown:
     broker: str
     rows: tuple[SweepRow, ...] = ()
     row: SweepRow | None = None
-    cards: tuple[ScoreCard, ...] = ()
-    directories: tuple[str, ...] = ()
+    runs: Mapping[str, ScoreCard] = field(default_factory=dict)
+    """Cards by the directories of their runs within that of the report."""
     differences: tuple[str, ...] = ()
     """The differences that prevent a comparison with the published figures of a suite."""
+
+    @property
+    def cards(self) -> list[ScoreCard]:
+        return [*self.runs.values()]
 
 
 def report_document(
@@ -102,13 +106,10 @@ def report_document(
 ) -> Report:
     """Return the document of a report; `power` has the logs of each broker, counted from 1."""
     names = [broker.name for broker in result.plan.brokers]
+    measured = sorted(result.measured, key=lambda of: CASES[of.measurement.item.case].place)
     shown = [
-        _shown(
-            entry, result.directory, names, (power or {}).get(entry.measurement.broker), rack_units
-        )
-        for entry in sorted(
-            result.measured, key=lambda entry: CASES[entry.measurement.item.case].place
-        )
+        _shown(of, result.directory, names, (power or {}).get(of.measurement.broker), rack_units)
+        for of in measured
     ]
     left_out = (*result.plan.left_out, *result.left_out)
     nothing = [_Shown(missing, names[missing.broker - 1]) for missing in left_out]
@@ -116,9 +117,7 @@ def report_document(
     limitations = [*_limitations(shown, left_out, names)]
     cards = [card for entry in shown for card in entry.cards[-1:]]
     sections = (
-        Section(
-            "Score card", (_score_card(figures, names, result.plan.suite, shown),), "score-card"
-        ),
+        Section("Score card", (_score_card(figures, names, result, shown),), "score-card"),
         *_charted(shown),
         Section("Nodes of the brokers", tuple(_nodes(shown)), "nodes"),
         Section("System under test", tuple(_systems(shown)), "system"),
@@ -182,29 +181,14 @@ def _shown(
             continue
         if conditions := measurement.item.conditions:
             differences = conditions.differences(conditions_of(run.record))
-    return _Shown(
-        measurement,
-        names[measurement.broker - 1],
-        rows,
-        row,
-        tuple(cards.values()),
-        tuple(cards),
-        differences,
-    )
+    return _Shown(measurement, names[measurement.broker - 1], rows, row, cards, differences)
 
 
 def _chosen(rows: Sequence[SweepRow], item: ReportItem) -> SweepRow | None:
     """Return the row that an item reports: that with the best figure, among valid ones if any."""
     measured = [row for row in rows if row.runs]
-    valid = [row for row in measured if row.valid]
-    candidates = valid or measured
-    if not candidates:
-        return rows[0] if rows else None
-    return (
-        max(candidates, key=lambda row: row.figures.get(item.best) or 0.0)
-        if item.best
-        else (candidates[0])
-    )
+    candidates = [row for row in measured if row.valid] or measured or rows[:1]
+    return max(candidates, key=lambda row: row.figures.get(item.best) or 0.0, default=None)
 
 
 def _runs_of(row: SweepRow, directory: Path) -> list[Path]:
@@ -241,7 +225,7 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
             value,
             spread,
             within,
-            shown.directories,
+            tuple(shown.runs),
             _verdict(shown),
         )
 
@@ -312,9 +296,12 @@ def footnotes(figures: Sequence[ReportFigure]) -> Iterator[str]:
 
 
 def _score_card(
-    figures: Sequence[ReportFigure], names: Sequence[str], suite: str, shown: Sequence[_Shown]
+    figures: Sequence[ReportFigure],
+    names: Sequence[str],
+    result: ReportResult,
+    shown: Sequence[_Shown],
 ) -> DataTable:
-    items = report_items(suite)
+    items = report_items(result.plan.suite)
     published = [*dict.fromkeys(broker for item in items for broker in item.published)]
     rows: list[tuple[Cell | TableCell, ...]] = []
     for case, row, unit in dict.fromkeys((f.case, f.name, f.unit) for f in figures):
