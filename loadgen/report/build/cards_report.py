@@ -67,9 +67,8 @@ def report_of(
 
     def section(place: int) -> Section:
         card = cards[place]
-        charts = (lambda: charts_of(card)) if several else drawn
-        folded = len(cards) > MOST_OPEN
-        return run_section(card, place, charts, several=several, folded=folded)
+        charts = Charts(lambda: charts_of(card) if several else drawn()[1:])
+        return run_section(card, place, charts, several=several, folded=len(cards) > MOST_OPEN)
 
     document: dict[str, Any] = {
         "schema": SCHEMA,

@@ -1,14 +1,14 @@
 """The section of one run: counts, tables, latencies, power, broker, charts and how to repeat it."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 
 from loadgen.plan.reading import Object, figures
 from loadgen.plan.tables import Cell, DataTable, TableCell
 from loadgen.report.build.broker_section import RATES, BrokerLoad, NodeLoad
 from loadgen.report.build.rows import DATA, table
-from loadgen.report.model import Block, Chart, Charts, Fold, Judged, Paragraph, Section
+from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Section
 from loadgen.report.render.text import COMMAND_CHARACTERS, name, number
 from loadgen.report.score_card import LATENCY_FIGURES, Power, ScoreCard
 from loadgen.sentences import REPORT_TEXT, counted, percent
@@ -21,12 +21,7 @@ _MOST_TROUBLES = 3
 
 
 def run_section(
-    card: ScoreCard,
-    place: int,
-    drawn: Callable[[], Sequence[Chart]],
-    *,
-    several: bool,
-    folded: bool,
+    card: ScoreCard, place: int, charts: Charts, *, several: bool, folded: bool
 ) -> Section:
     """Return the section of one run; a report of one has its first chart and reasons before it."""
     run, title = card.run, name(card.run.case.upper())
@@ -46,7 +41,7 @@ def run_section(
         *_tables(card),
         *(_power(card.power) if card.power is not None else ()),
         *(_broker(card.broker) if card.broker is not None else ()),
-        Charts(lambda: drawn() if several else drawn()[1:]),
+        charts,
         *_groups(card),
         *_hosts(card.details.get("load_hosts", ())),
         Paragraph("Run again:" if command else "The run did not record its command.", "muted"),
