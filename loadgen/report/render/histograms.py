@@ -4,7 +4,6 @@ The log has format 1.3 with V2 compressed base64 histograms, which HdrHistogram'
 Its tags are the series, or run and series. Values are nanoseconds, its maxima milliseconds.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadgen.metrics.histogram import (
-    dense,
-    highest_values,
-    log_header,
-    log_interval,
-    mean,
-    stdev,
-)
+from loadgen.metrics.histogram import dense, highest_values, log_header, log_interval, mean, stdev
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
 
@@ -95,8 +87,7 @@ def distribution(row: Mapping[str, Any]) -> str:
         lines.append(
             f"{values_us[place]:12.3f} {share:2.12f} {running[place]:10d} {1 / (1 - share):14.2f}"
         )
-        half = math.pow(2, math.log(100 / (100.0 - level)) / math.log(2) + 1)
-        level += 100.0 / (_TICKS * half)
+        level += (100.0 - level) / (2 * _TICKS)
     lines.append(f"{values_us[-1]:12.3f} {1:2.12f} {total:10d}")
     average_us, deviation_us = mean(counts, bucket) / 1000, stdev(counts, bucket) / 1000
     lines += [
