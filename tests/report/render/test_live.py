@@ -13,11 +13,7 @@ def test_a_run_that_goes_on_is_shown_and_not_judged(tmp_path: Path) -> None:
     shown = page(run).decode()
     assert '<span class="verdict running">RUNNING</span>' in shown
     assert "Not judged yet" in shown and "Not sealed yet" in shown
-    assert (
-        "INVALID" not in shown
-        and "INTERRUPTED" not in shown
-        and '<tr class="not-valid' not in shown
-    )
+    assert "INVALID" not in shown and "INTERRUPTED" not in shown
 
 
 def test_a_run_that_was_judged_meanwhile_has_its_verdict(tmp_path: Path) -> None:
