@@ -357,23 +357,15 @@ def parse_run(document: object, where: str) -> RunRecord:
 
 
 def _check_footer(path: Path, run: str, where: str) -> None:
-    """Raise RunDirectoryError if a file is damaged, lacks columns or has rows of another run."""
-    runs: set[object] = set()
-    with _damage(where, REPORT_TEXT.CUT_OFF), pq.ParquetFile(path) as file:
-        schema, metadata = file.schema_arrow, file.metadata
-        # Each column before the lists has one leaf: its place is that in the schema.
-        place = schema.get_field_index("run")
-        for number in range(metadata.num_row_groups if place >= 0 else 0):
-            bounds = metadata.row_group(number).column(place).statistics
-            if bounds is not None and bounds.has_min_max:
-                runs |= {bounds.min, bounds.max}
+    """Raise RunDirectoryError if a file is cut off, lacks columns or names another run."""
+    with _damage(where, REPORT_TEXT.CUT_OFF):
+        schema = pq.read_schema(path)
     missing = [name for name in INTERVAL_SCHEMA.names if name not in (*schema.names, *LATER)]
     if missing:
         raise RunDirectoryError(REPORT_TEXT.LACKS_COLUMN(where=where, column=missing[0]))
-    named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode())
-    runs.add(named.decode(errors="replace"))
-    if runs - {run}:
-        raise mixed(where, runs, run)
+    named = (schema.metadata or {}).get(RUN_METADATA_KEY, run.encode()).decode(errors="replace")
+    if named != run:
+        raise mixed(where, [named], run)
 
 
 def mixed(where: str, ids: Iterable[object], run: str) -> RunDirectoryError:
