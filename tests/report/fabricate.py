@@ -20,6 +20,7 @@ from loadgen.plan.fit import describe_group
 from loadgen.plan.groups import DeviceGroup, Publishes, Subscribes
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Comparison
+from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.html import to_html
 from loadgen.report.render.markdown import to_markdown
 from loadgen.report.render.write import to_csv, to_json
@@ -245,6 +246,14 @@ def rendered(*cards: ScoreCard, comparisons: Sequence[Comparison] = ()) -> Rende
     report = report_of(cards, comparisons)
     page, text = to_html(report).decode(), to_markdown(report).decode()
     return Rendered(page, text, orjson.loads(to_json(report)), to_csv(report).decode())
+
+
+def card_of(
+    directory: Path, case: str = "fanin", rows: list[Interval] | None = None, **changes: Any
+) -> ScoreCard:
+    """The score card of a run with these rows; `changes` replace keys of run.json."""
+    document = run_document(case=case) | changes
+    return summarize_run(write_run(directory, document, rows or rows_of(case=case)))
 
 
 def fabricate(directory: Path, run: str = "run-1", case: str = "fanin", **changes: Any) -> Path:

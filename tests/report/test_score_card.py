@@ -15,18 +15,12 @@ from loadgen.report.build.summary import summarize_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 from tests.report import fabricate as make
+from tests.report.fabricate import card_of
 from tests.tables import rows_of
 
 PDU = Path(__file__).parent / "power" / "pdu"
 LOGS = [PDU / "power_supply_1.log", PDU / "power_supply_2.log"]
 POWER_TABLES_S = 1_366_970_765  # 2013-04-26T10:06:05Z
-
-
-def card_of(
-    directory: Path, case: str, rows: list[Interval] | None = None, **changes: Any
-) -> ScoreCard:
-    document = make.run_document(case=case) | changes
-    return summarize_run(make.write_run(directory, document, rows or make.rows_of(case=case)))
 
 
 def values(card: ScoreCard) -> dict[str, float | None]:
@@ -203,10 +197,9 @@ def test_the_verdict_is_the_runs(
 
 
 def test_the_high_water_mark_is_that_of_one_subscription(tmp_path: Path) -> None:
-    document = make.run_document(case="fanout")
-    document["observed"] |= {"high_water_mark": 900, "subscription_high_water_mark": 12}
-    rows = make.rows_of(case="fanout")
-    card = summarize_run(make.write_run(tmp_path / "run", document, rows))
+    observed = make.run_document(case="fanout")["observed"]
+    observed |= {"high_water_mark": 900, "subscription_high_water_mark": 12}
+    card = card_of(tmp_path / "run", "fanout", observed=observed)
     marks = [(row.name, row.value) for row in card.rows if row.unit == "messages"]
     assert marks == [("FANOUT.HWM", 12)]
     assert (card.counts.high_water_mark, card.counts.subscription_high_water_mark) == (900, 12)

@@ -21,11 +21,11 @@ SMALLER = "yes, but this run had a smaller load, which is not a limit"
 
 def card_of(where: Path, case: str, tls: object = None, **changes: Any) -> ScoreCard:
     document = make.run_document(case=case)
-    document["broker"]["protocol"] = "MQTT 3.1"
-    document |= changes
-    if tls is not None:
-        document["observed"]["tls"] = tls
-    return summarize_run(make.write_run(where / "run", document, make.rows_of(case=case)))
+    parts = {
+        "broker": document["broker"] | {"protocol": "MQTT 3.1"},
+        "observed": document["observed"] | ({} if tls is None else {"tls": tls}),
+    }
+    return make.card_of(where / "run", case, **(parts | changes))
 
 
 def lines_of(card: ScoreCard) -> list[tuple[Any, ...]]:

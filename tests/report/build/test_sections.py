@@ -26,11 +26,8 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.run.collect_facts import handshakes_of
 from loadgen.sentences import REPORT_TEXT
 from tests.report import fabricate as make
+from tests.report.fabricate import card_of
 from tests.tables import rows_of
-
-
-def card_of(directory: Path, case: str = "fanin", **changes: Any) -> ScoreCard:
-    return summarize_run(make.fabricate(directory, case=case, **changes))
 
 
 def section(card: ScoreCard, title: str) -> DataTable:
