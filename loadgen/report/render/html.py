@@ -51,26 +51,16 @@ def to_html(report: Report) -> bytes:
 def _page(
     report: Report, sections: Sequence[Markup], anchors: Sequence[str], last: str = ""
 ) -> bytes:
-    plotly, script = _resource(PLOTLY), _resource("page.js")
-    # A script is allowed by its hash.
-    hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in (plotly, script))
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     page = _environment().get_template("report.html.j2")
-    return page.render(
-        report=report,
-        sections=sections,
-        anchors=anchors,
-        last=last,
-        policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'",
-        css=Markup(_resource("page.css")),
-        plotly=_packed_plotly(),
-        script=Markup(script),
-    ).encode()
+    return page.render(report=report, sections=sections, anchors=anchors, last=last).encode()
 
 
 @cache
 def _environment() -> Environment:
+    plotly, script = _resource(PLOTLY), _resource("page.js")
+    # A script is allowed by its hash.
+    hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in (plotly, script))
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     environment = Environment(
         loader=FunctionLoader(_resource),
         autoescape=True,
@@ -78,6 +68,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
+    environment.globals |= {
+        "policy": f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'",
+        "css": Markup(_resource("page.css")),
+        "plotly": _packed(plotly),
+        "script": Markup(script),
+    }
     environment.filters |= {
         "shown": name,
         "number": number,
@@ -103,14 +100,8 @@ def _filled(table: DataTable) -> DataTable:
     return replace(table, header=tuple(compress(table.header, filled)), rows=rows)
 
 
-@cache
 def _resource(file: str) -> str:
     return files("loadgen.report.render").joinpath(file).read_text("utf-8")
-
-
-@cache
-def _packed_plotly() -> Markup:
-    return _packed(_resource(PLOTLY))
 
 
 def _packed(text: str) -> Markup:
