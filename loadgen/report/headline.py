@@ -10,9 +10,6 @@ from loadgen.sentences import duration
 if TYPE_CHECKING:
     from loadgen.report.score_card import ScoreCard
 
-_LEVELS = {"p50": "p50", "p99": "p99", "p99_9": "p99.9", "max": "max"}
-"""Figures of a latency series, and their titles in a headline."""
-
 AS_ASKED = 0.98  # share of the requested rate above which the requested one is not shown
 
 
@@ -36,11 +33,8 @@ def headline(*cards: "ScoreCard") -> str:
             rate_in += f" of {number(asked)}"
         same = rate_in == rate_out
         parts = [f"{rate_in} msg/s in and out" if same else f"{rate_in} msg/s in, {rate_out} out"]
-        lost, expected = (
-            sum(count.lost for count in counts),
-            sum(count.expected for count in counts),
-        )
-        losses = f"{lost:,} lost of {expected:,}"
+        expected = sum(count.expected for count in counts)
+        losses = f"{sum(count.lost for count in counts):,} lost of {expected:,}"
     else:
         series = "connect"
         connected = round(median_of(card.connect.connected for card in cards) or 0)
@@ -48,12 +42,11 @@ def headline(*cards: "ScoreCard") -> str:
         pace = f" in {duration(1e6 * seconds)}, {number(connected / seconds)}/s" if seconds else ""
         parts = [f"{connected:,} connected{pace}"]
         losses = f"{sum(count.connect_failures for count in counts):,} failed"
-    for key, title in _LEVELS.items():
-        level_us = median_of(
-            timed.figure(key) for card in cards if (timed := card.latency.get(series)) is not None
-        )
+    latencies = [card.latency[series] for card in cards if series in card.latency]
+    for key in ("p50", "p99", "p99.9", "max"):
+        level_us = median_of(timed.figure(key) for timed in latencies)
         if level_us is not None:
-            parts.append(f"{title} {duration(level_us)}")
+            parts.append(f"{key} {duration(level_us)}")
     return " · ".join([*parts, losses])
 
 
