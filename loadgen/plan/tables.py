@@ -10,14 +10,12 @@ TableCell = str | float | None
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell with additions to its value.
+    """A table cell; `notes` are below its value in small print, and `remark` is about its row.
 
-    `more` follows the value and `notes` stand below it in small print. `remark` is a sentence about
-    the row. A `wrong` cell is marked. `link` is the anchor of a section of the same report.
+    A `wrong` cell is marked. `link` is the anchor of a section of the same report.
     """
 
     value: TableCell
-    more: str = ""
     notes: tuple[str, ...] = ()
     remark: str = ""
     wrong: bool = False

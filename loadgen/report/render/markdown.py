@@ -55,10 +55,9 @@ def _cell(value: Cell | TableCell) -> str:
     cell = as_cell(value)
     if cell.value is None:
         return ""
-    text = escape(" ".join(filter(None, (text_of(cell.value), cell.more))))
     notes = ", ".join(filter(None, cell.notes))
-    parts = (text, escape(f"({notes})") if notes else "", escape(cell.remark))
-    return " ".join(filter(None, parts))
+    parts = (text_of(cell.value), f"({notes})" if notes else "", cell.remark)
+    return " ".join(filter(None, map(escape, parts)))
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
