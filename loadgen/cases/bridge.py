@@ -143,8 +143,7 @@ def bottleneck_of(
     """Return the side that limited a run; `codes` are the reasons of its verdict.
 
     A broker is judged by the load of its process if that is known, else by the messages that stayed
-    behind. If producers could not send, the limit is the front broker. Messages that the front
-    accepted and consumers did not receive are between the front and their backend.
+    behind.
     """
     shares = [(front_busy, 0, "the front broker")]
     shares += [(b.busy_share, b.number, b.name) for b in backends]

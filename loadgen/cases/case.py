@@ -1,13 +1,4 @@
-"""The interface of a case: an object with everything in which the case differs from the others.
-
-Each case is a module of this package, and its name does not occur elsewhere. Command line,
-planning, control and score card read the properties below; four of them are functions:
-
-    groups    scenario -> the groups of devices, before any host or broker is known
-    plan      scenario, groups -> the plan, with the values that only this case needs
-    review    evidence of the run -> facts for the verdict, and the case's part of run.json
-    tables    the case's part of run.json -> tables of the report
-"""
+"""The interface of a case: an object with everything in which it differs from the others."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,16 +27,12 @@ RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Effic
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The type and unit of a row's figures.
-
-    `load`: the figure is the load that was played, so our figure is not a limit of the broker.
-    `optional`: a row without a figure is left out.
-    """
+    """The type and unit of a row's figures."""
 
     type: RowType
     unit: str
-    load: bool = False
-    optional: bool = False
+    load: bool = False  # the figure is the load that was played, not a limit of the broker
+    optional: bool = False  # a row without a figure is left out
 
 
 MEASURES: Mapping[str, Measure] = TypeAdapter(dict[str, Measure]).validate_python(
@@ -56,16 +43,12 @@ MEASURES: Mapping[str, Measure] = TypeAdapter(dict[str, Measure]).validate_pytho
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """One row of a case's score card.
+    """One row of a case's score card."""
 
-    `name` and `description` may hold `{field}`, filled with the values of the run. `unpublished`
-    marks a row that the published score card does not have.
-    """
-
-    name: str
+    name: str  # this and `description` may hold `{field}`, filled with the values of the run
     measure: str  # key of MEASURES
     description: str
-    unpublished: bool = False
+    unpublished: bool = False  # the published score card does not have the row
 
     @property
     def type(self) -> RowType:

@@ -83,10 +83,7 @@ def _plan(scenario: Queue, groups: tuple[DeviceGroup, ...]) -> Plan:
 
 
 def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the spread of the window's messages over consumers, in all and by queue.
-
-    `finals` are the workers' last answers by number. Returns None if one is missing.
-    """
+    """Return the spread of the window's messages over consumers, in all and by queue."""
     taken: dict[int, int] = {}
     consumers = plan.group("consumers")
     index = plan.groups.index(consumers)
@@ -95,7 +92,7 @@ def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, 
         devices = [device for share in shares for device in share.devices]
         counts = (finals.get(number, {}).get("spread") or {}).get(consumers.name) or []
         if len(counts) != len(devices):
-            return None
+            return None  # the last answer of a worker is missing
         taken |= zip(devices, counts, strict=True)
     queues: dict[int, list[int]] = {}
     for device in sorted(taken):

@@ -73,8 +73,7 @@ def build_scenario(
 ) -> Scenario:
     """Build the scenario of a case; flags override the keys of a file, and those the defaults.
 
-    Keys may be written with `-` or `_`. A flag of None was not given. Raises ScenarioError, with
-    one line that has the key, its value and the allowed ones.
+    Keys may be written with `-` or `_`. A flag of None was not given. Raises ScenarioError.
     """
     case = case_of(name)
     named = _underscored(file or {})

@@ -1,7 +1,6 @@
 """SPECJMS: the supermarket supply chain of SPECjms2007 and jms2009-PS, with its audit.
 
-Its model, formulas and audit are in `loadgen.specjms`. Functions import them when they need them,
-because they come with compiled kernels.
+Functions import `loadgen.specjms` when they need it, because it comes with compiled kernels.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""The commands of `loadgen` with their options, as typer has them.
-
-A function of a command is imported when it is called: a help text and a usage error need the
-options alone, and are quick.
-"""
+"""The commands of `loadgen` with their options, as typer has them."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -112,10 +108,7 @@ def _root(
 
 
 def case_first(words: Sequence[str]) -> list[str]:
-    """Return the words after `compare` with the case before the brokers.
-
-    Without a case the brokers are directories.
-    """
+    """Return the words after `compare` with the case, or "directories", before the brokers."""
     place = next((at for at, word in enumerate(words) if word in CASES), None)
     if place is not None:
         return [words[place], *words[:place], *words[place + 1 :]]
@@ -256,7 +249,7 @@ def _probe() -> Callable[..., int]:
 
 
 def _named(name: str, missing: str, places: Mapping[str, str]) -> typer.Typer:
-    """Return a group of commands that are declared by tables alone, one of which must be named."""
+    """Return a group of commands that are declared by tables alone."""
     app = group(help=help_text(name), add_completion=False)
     require_command(app, name, missing, places)
     for one, place in places.items():
@@ -292,5 +285,4 @@ _COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = 
     "import": _import,
     "calibrate": "calibrate.calibrate",
 }
-"""The commands after those of the cases: a function that makes the command, or its function if a
-table declares all of it."""
+"""The commands after those of the cases: their functions, or what makes those with more options."""

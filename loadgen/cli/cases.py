@@ -42,10 +42,7 @@ def play(scenario: Scenario, flags: Flags) -> RunResult:
 
 
 def check_power_logs(scenario: Scenario) -> None:
-    """Refuse power logs that cannot be used before a run is made for them; raises PowerLogError.
-
-    They may still grow; what they cover is judged after the run.
-    """
+    """Refuse power logs that cannot be used before a run is made; raises PowerLogError."""
     settings = log_settings(scenario.pdu, *(getattr(scenario, name) for name in LOG_OPTIONS))
     if settings is not None:
         require_readable(settings)
@@ -81,8 +78,7 @@ def show(
 ) -> int:
     """Print the result of a run as the options request; return its exit status.
 
-    With `cards` the score card is added to them, and its JSON is left to the caller: one command
-    that makes several runs still prints one document.
+    With `cards` the score card is added to them, and its JSON is left to the caller.
     """
     try:
         card = score(result.directory, scenario)

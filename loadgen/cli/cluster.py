@@ -89,10 +89,9 @@ def on_testbed(
     *,
     lends: bool = True,
 ) -> T:
-    """Return the result of `work` in `--out`, or a new directory named by its kind.
+    """Return the result of `work` in `--out`, or in a new directory named by its `kind`.
 
-    Ctrl-C ends it. Secrets of the scenarios are read first. The testbed has the hosts that the
-    first one requests. The command line is noted in run.json.
+    The testbed has the hosts that the options request for the first scenario; Ctrl-C ends it.
     """
     for scenario in scenarios:
         take_secrets(scenario.plain())

@@ -1,7 +1,4 @@
-"""The layout of help texts: options of every day at first, and all of them by subject on request.
-
-The short text has the first sentence of each option; `--help-all` has the complete one.
-"""
+"""The layout of help texts: options of every day first, and with `--help-all` all by subject."""
 
 import re
 from typing import Any
@@ -45,10 +42,7 @@ HELP_ALL = typer.Option(
 
 
 class GroupedCommand(typer.core.TyperCommand):
-    """A command whose options are listed by their panels.
-
-    If it has `--help-all`, its help text has only the options of every day.
-    """
+    """A command whose options are listed by panels; with `--help-all`, at first the common ones."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         parameters = self.get_params(ctx)

@@ -1,19 +1,8 @@
-"""Client lists of mqttbench (Eclipse Amlen) as groups of `loadgen run`.
+"""Client lists of mqttbench (Eclipse Amlen, version 2) as groups of `loadgen run`.
 
-A list is a JSON array with one object for each client. Its fields are those that mqttbench's parser
-reads (perftools/mqttbench, client list version 2):
-
-    version           TCP3 TCP4 TCP5, over WebSocket WS3 WS4 WS5; the number is that of MQTT
-    dst, dstPort      the broker; useTLS
-    _id, username     password in base64
-    publishTopics, subscriptions
-                      objects with topicStr, qos, retain; ${COUNT:x-y} in a topic stands for many
-    cleanSession      before MQTT 5; in MQTT 5 cleanStart and sessionExpiryIntervalSecs
-
-Clients whose topics differ only by a number form a group; a list without publishers is a burst of
-connects. Rates are not in the list: mqttbench takes them from its command line. A list is refused
-with the first thing that cannot be expressed. `notes` say what is left out without changing what is
-measured.
+A list is a JSON array with one object for each client. Clients whose topics differ only by a number
+form a group; a list without publishers is a burst of connects. A list is refused with the first
+field that cannot be expressed.
 """
 
 import base64
@@ -43,12 +32,11 @@ _LAST_NUMBER: Final = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,8})(?=[^0-9]*$)")
 
 @dataclass(frozen=True, slots=True)
 class ImportedScenario:
-    """The result of an import: `toml` is its file, `clients` are identifier, user name and
-    password of the first group's devices (for `clients_file`), `notes` one line each."""
+    """The result of an import: a scenario, its file and notes."""
 
     scenario: Scenario
     toml: str
-    clients: tuple[tuple[str, str | None, str | None], ...]
+    clients: tuple[tuple[str, str | None, str | None], ...]  # name, user and password, first group
     notes: tuple[str, ...]
 
 
@@ -154,10 +142,9 @@ def without_comments(text: str) -> str:
 
 
 def import_clients(document: object, clients_file: str | None = None) -> ImportedScenario:
-    """Return the scenario of a client list, parsed from JSON.
+    """Return the scenario of a client list, parsed from JSON; raises ScenarioError.
 
-    With `clients_file`, a path, the scenario names it for the identifiers and credentials of its
-    first group. Raises ScenarioError, one line that names what cannot be expressed.
+    The identifiers and credentials of its first group are for the path `clients_file`.
     """
     if not isinstance(document, list) or not document:
         raise ScenarioError(CLI_TEXT.LIST_NOT_A_LIST())
@@ -213,9 +200,9 @@ def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
 def _groups(clients: Sequence[_Client]) -> list[tuple[dict[str, object], Sequence[_Client]]]:
     """Return the groups as tables of a scenario, each with its clients.
 
-    The clients of a group differ by a number in their topics; it becomes the number of the topic
-    in the group, counted from 0. If a number is missing, or has fewer clients than another, each
-    topic makes a separate group.
+    The clients of a group differ by a number in their topics, which becomes the number of the
+    topic. If a number is missing, or has fewer clients than another, each topic makes a separate
+    group.
     """
     kinds: dict[tuple[str, str, object], dict[int, list[_Client]]] = {}
     for client in clients:

@@ -1,7 +1,6 @@
 """Command-line options made from the scenario's fields, and the scenario made from options.
 
-One declaration of a field (`plan.scenario`) is its option, its key in a file and its help
-text. Values stay text until the scenario reads them, so that one rule checks them all.
+Values stay text until the scenario reads them, so that one rule checks them all.
 """
 
 import inspect
@@ -33,10 +32,7 @@ _FIRST_LINE_BYTES = 1 << 10
 
 
 def field_option(field: FieldKind, panel: str) -> inspect.Parameter:
-    """Return the option of a scenario's field, listed in this panel unless it is a common one.
-
-    Its value stays text.
-    """
+    """Return the option of a scenario's field, listed in this panel unless it is a common one."""
     flag = isinstance(field, Flag)
     annotation: Any = list[str] | None if field.repeatable else str | None
     default = field.shown_default
@@ -149,10 +145,7 @@ def case_options(case: Case[Any]) -> list[inspect.Parameter]:
 def with_options(
     function: Callable[[Flags], int], parameters: Sequence[inspect.Parameter], doc: str = ""
 ) -> Callable[..., int]:
-    """Return a command with these options, and with `--help-all` if they are in panels.
-
-    It calls `function` with one mapping of the options; its help is `doc`, or that function's.
-    """
+    """Return a command that calls `function` with a mapping of these options; `doc` is its help."""
 
     def command(**flags: Any) -> int:
         return function(flags)
@@ -175,7 +168,7 @@ def command(
 
 
 def help_of(case: Case[Any], verb: str = "") -> str:
-    """Return the help text of a case's command, or of another command for it: an example, too."""
+    """Return the help text of a case's command, or of another command for it, with an example."""
     written = "Write numbers as 10k or 2.5M, times as 500ms or 5m."
     command = case.example.removeprefix("loadgen ")
     return (
@@ -227,10 +220,7 @@ def add_command(
     make: Callable[[], Callable[..., int] | typer.Typer],
     summary: str = "",
 ) -> None:
-    """Add a command or a group, which `make` makes when a line names it.
-
-    Without a `summary` its line in the list is the first paragraph of its help.
-    """
+    """Add a command or a group, which `make` makes when a line names it."""
     app.command(name, short_help=summary or help_text(name).partition("\n\n")[0])(lambda: None)
     app.info.cls.makers[name] = make  # type: ignore[union-attr]
 

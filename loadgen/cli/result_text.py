@@ -37,10 +37,7 @@ _ONLY_SHOWN = ("--json", "--quiet", "--long", "--closed")
 
 @dataclass(frozen=True, slots=True)
 class Paper:
-    """The properties of a stream that lines are written for.
-
-    A terminal has charts, and lines that fit its width.
-    """
+    """The properties of a stream: a terminal has charts, and lines that fit its width."""
 
     width: int = _WIDTH
     terminal: bool = False
@@ -167,7 +164,7 @@ def _charts(card: ScoreCard, curves: Curves, most: int) -> Iterator[tuple[str, s
 
 
 def _shares(points: Sequence[tuple[float, float]], bins: int) -> list[float]:
-    """Return the share of a distribution in each of some bins, which are as wide on a log scale."""
+    """Return the share of a distribution in each of some bins, equally wide on a log scale."""
     from numpy import diff, geomspace, interp, log
 
     percents, values = zip(*points, strict=True)

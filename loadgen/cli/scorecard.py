@@ -149,10 +149,7 @@ def make(flags: Flags) -> int:
 
 
 def _run_checks(named: Sequence[tuple[str, ScoreCard]], baselines: int) -> Iterator[Check]:
-    """Yield a check for each run, by its directory; the first ones are `baselines`.
-
-    A run must be as it ended, and VALID unless it is of the baseline.
-    """
+    """Yield a check for each run: unchanged, and VALID unless it is one of the `baselines`."""
     for place, (directory, card) in enumerate(named):
         text = ""
         if card.integrity.state == "changed":

@@ -133,8 +133,7 @@ Show = Callable[[SearchState | SweepState], None]
 def progress_of(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
     """Show searches and sweeps on stderr: a line for each run and each step of a search.
 
-    The run under way follows; that of a search is shown on a terminal only. `notice` is shown once,
-    before the first state, so that a refused command prints only one line.
+    `notice` is shown before the first state, so that a refused command prints only one line.
     """
     notices = iter(notice_lines(notice))
     shown: set[tuple[object, ...]] = set()

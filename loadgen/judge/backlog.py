@@ -10,19 +10,17 @@ BACKLOG_FLOOR_S = 0.1
 BACKLOG_FLOOR_MESSAGES = 100
 BACKLOG_FEW = 2
 BACKLOG_SIGMAS = 4
-"""At low rates, the growth that counts as noise is the random variation of the messages of
-`BACKLOG_FLOOR_S` at both ends of the window: this number of standard deviations and a few messages,
-but no more than the floor."""
+"""At low rates, noise is this many standard deviations of the messages of `BACKLOG_FLOOR_S` at both
+ends, and a few messages, but at most the floor."""
 BACKLOG_EDGE_NS = 500_000_000
 BACKLOG_EDGE_SHARE = 0.05
 BACKLOG_EDGE_SAMPLES = 3
-"""The level at an end of the window is the median over half a second there, but at most this share
-of the window and at least this many samples: a single sample, or a hiccup of the host, is not a
-backlog."""
+"""The level at an end of the window is the median over this time, share or number of samples: a
+hiccup of the host is not a backlog."""
 BACKLOG_WAIT_S = 0.5
 BACKLOG_WAIT_SHARE = 0.1
-"""Longest wait of the oldest message at the end of the window, the larger of this time and this
-share of the window: at low rates, few messages can be a backlog."""
+"""Longest wait of the oldest message at the end of the window, as time or share of the window: at
+low rates, few messages can be a backlog."""
 STANDSTILL_END_S = 0.1
 """Least time between the end of a standstill and that of the window, if it ended inside."""
 
@@ -32,28 +30,21 @@ BacklogSample = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """A time in which nothing was received or acknowledged although something was due.
+    """A time in which nothing was received or acknowledged although something was due."""
 
-    In seconds into the window; `waiting` messages came due in it.
-    """
-
-    from_s: float
+    from_s: float  # since the window began
     until_s: float
-    waiting: int
+    waiting: int  # messages that came due in it
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The growth of the backlog over the window, in messages, and the part that is tolerated.
-
-    `late` messages at most piled up because the generator was late. `is_old` is True if the oldest
-    waited too long when the window ended, and most of those that waited then belong to the growth.
-    """
+    """The growth of the backlog over the window, in messages."""
 
     messages: float
-    tolerated: float
-    late: float
-    is_old: bool = False
+    tolerated: float  # the part that counts as noise
+    late: float  # messages at most that piled up because the generator was late
+    is_old: bool = False  # the oldest waited too long at the end, as did most of the growth
 
     @property
     def excessive(self) -> bool:
@@ -80,10 +71,7 @@ def waits_too_long(
 def backlog_levels(
     samples: Sequence[BacklogSample],
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Return (ns, messages unsent and outstanding) at the start and at the end of the samples.
-
-    Each is the median of the samples nearest to that end; None if they would share samples.
-    """
+    """Return (ns, messages that wait), as medians, at both ends; None for too few samples."""
     if len(samples) < 2 * BACKLOG_EDGE_SAMPLES:
         return None
     start_ns, end_ns = samples[0][0], samples[-1][0]
@@ -104,10 +92,7 @@ def _level(samples: Sequence[BacklogSample]) -> tuple[float, float]:
 
 
 def backlog_growth(samples: Sequence[BacklogSample]) -> float:
-    """Return the growth from the start of the samples to their end, in messages.
-
-    A backlog that came and went in between does not count. 0.0 for too few samples.
-    """
+    """Return the growth from the start of the samples to their end; 0.0 for too few samples."""
     levels = backlog_levels(samples)
     return 0.0 if levels is None else levels[1][1] - levels[0][1]
 

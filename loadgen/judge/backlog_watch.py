@@ -1,8 +1,4 @@
-"""The backlog during the window and the times without any answer, from samples of a run.
-
-Deliveries that never arrive do not belong to the backlog: those under way at a sample are the ones
-that a later sample, or the end of the drain, no longer misses.
-"""
+"""The backlog during the window and the times without any answer, from samples of a run."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -19,20 +15,16 @@ NS = 1_000_000_000
 SAMPLES = 20
 """Samples that are kept of a short window; a long one keeps one each second."""
 EDGE_SHARE = 0.1
-"""Share of the window at each end, at most `BACKLOG_EDGE_NS`, in which every sample is kept: the
-growth of a backlog is judged between the two."""
+"""Share of the window at each end, at most `BACKLOG_EDGE_NS`, of which every sample is kept."""
 STANDSTILL_S = 0.5
 """Shortest time without any answer, though something came due, that is reported."""
 STANDSTILL_MESSAGES = 10
-"""Fewest waiting messages; fewer can as well have been lost."""
+"""Fewest waiting messages of a standstill; fewer can as well have been lost."""
 _STANDSTILLS = 100
 
 
 def without_lost(samples: Sequence[BacklogSample], least: Sequence[int]) -> list[BacklogSample]:
-    """Return the samples without the deliveries that never arrived.
-
-    `least` has the fewest missing deliveries from each sample to the next one.
-    """
+    """Remove deliveries that never arrived; `least` has the fewest missing in each span."""
     never = list(accumulate(reversed(least), min))[::-1]
     return [
         (time_ns, owed, max(0, missing - lost))
@@ -41,10 +33,7 @@ def without_lost(samples: Sequence[BacklogSample], least: Sequence[int]) -> list
 
 
 class BacklogWatch:
-    """The samples of a run from the start of its window (`start_ns`) to the end of its drain.
-
-    `devices` had connected before.
-    """
+    """The samples of a run from the start of its window to the end of its drain."""
 
     def __init__(self, start_ns: int, end_ns: int, devices: int = 0) -> None:
         self.start_ns = start_ns
@@ -115,11 +104,7 @@ class BacklogWatch:
         return without_lost(kept, self._least)
 
     def waited_s(self) -> float:
-        """Return the least time for which the oldest message had waited when the window ended.
-
-        A message waits from the first kept sample in which it is due. One subscription can have to
-        wait while others are served.
-        """
+        """Return the wait of the oldest message, of all or of one subscription, at the end."""
         waits = []
         ends = [*zip(self.samples(), self._kept, strict=True)][-BACKLOG_EDGE_SAMPLES:]
         for (time_ns, owed, missing), sample in ends:

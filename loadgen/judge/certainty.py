@@ -1,12 +1,9 @@
-"""The end of a step of a search as soon as its verdict is certain: a sequential test, pure.
+"""A sequential test that ends a step of a search as soon as its verdict is certain.
 
-The backlog is averaged over blocks of 100 ms, and a straight line is fitted to their means. The
-load holds if the line, steeper by `SIGMAS` standard errors, stays within the tolerated growth
-until the end of the window. It fails if the backlog has already grown by more than `MARGIN` times
-that growth and the line, flatter by as much, still rises. Otherwise the step goes on.
-
-Of a backlog that is noise around a line, one look errs with a probability of 3.2e-5, and the 40
-looks of a window together with at most 0.13 %. A stall widens the error, and the step goes on.
+A line is fitted to the backlog, averaged over blocks. The load holds if the line, steeper by
+`SIGMAS` standard errors, stays within the tolerated growth until the window ends. It fails if the
+backlog has grown by more than `MARGIN` times that growth and the line, flatter by as much, still
+rises. All looks of a window together err in at most 0.13 % of cases.
 """
 
 import math
@@ -26,10 +23,7 @@ MARGIN = 1.5
 def certain_verdict(
     samples: Sequence[BacklogSample], window_s: float, tolerated: float
 ) -> bool | None:
-    """Return whether the load holds, None while that is open.
-
-    `tolerated` is the growth over the whole window.
-    """
+    """Return True if the load holds, False if it fails, None while that is open."""
     if not samples or samples[-1][0] - samples[0][0] < LEAST_BLOCKS * BLOCK_NS:
         return None
     start_ns = samples[0][0]

@@ -17,8 +17,8 @@ _RULES: Mapping[str, Callable[..., Iterable[Values]]] = {**vars(rules), **vars(o
 class Code:
     """One code: its texts for readers in Markdown, and the templates of its rules by their names.
 
-    `finds` has the rules that only look up facts. Each maps the values of its sentence to facts. It
-    finds something if all facts in `if` are true, or, without `if`, if its first value is true.
+    `finds` has the rules that only look up facts: they map the values of a sentence to facts, and
+    apply if all facts in `if`, or else the first value, are true.
     """
 
     code: str
@@ -29,7 +29,7 @@ class Code:
     finds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def sentences(self, facts: RunFacts) -> list[Text]:
-        """Return the sentences of the first rule that finds something, one for each finding."""
+        """Return the sentences of the first rule that finds something."""
         for name, template in self.rules.items():
             if findings := [*self.findings(name, facts)]:
                 return [render(self.code, template, values) for values in findings]
@@ -52,4 +52,4 @@ def _codes(kind: str) -> tuple[Code, ...]:
 
 REASONS, REMARKS = _codes("reasons"), _codes("remarks")
 CODES = tuple(row.code for row in REASONS)
-"""Codes of reasons in the order in which they are shown: causes before their effects."""
+"""Codes of reasons, causes before their effects."""

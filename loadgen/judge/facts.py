@@ -21,7 +21,7 @@ from loadgen.judge.own_delay import DelayBounds, Generator, late_s
 from loadgen.sentences import counted
 
 RATE_SIGMAS = 4
-"""Standard deviations by which a random schedule may miss its mean through chance alone."""
+"""Standard deviations by which a random schedule may miss its mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +135,13 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class SlowFacts:
-    """Subscribers that read slowly on request, and their treatment by the broker.
-
-    Deliveries are of the window's messages; `waited` of them had not been read when it ended.
-    """
+    """Subscribers that read slowly on request, and deliveries to them of the window's messages."""
 
     devices: int
     bytes_per_s: float
     expected: int
     received: int
-    waited: int
+    waited: int  # had not been read when the window ended
     disconnects: int
 
     @property
@@ -152,10 +149,7 @@ class SlowFacts:
         return max(self.expected - self.received, 0)
 
     def excused(self, qos: int) -> int:
-        """Return the deliveries that a broker may drop: of QoS 0, or of a connection it ended.
-
-        For such a connection these are at most all deliveries to one device.
-        """
+        """Return the deliveries that a broker may drop: of QoS 0, or of a connection it ended."""
         if qos == 0:
             return self.dropped
         each = self.expected / max(self.devices, 1)

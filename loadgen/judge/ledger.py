@@ -5,8 +5,7 @@
     expected delivery → intact, damaged or lost; unobserved if it could still have arrived
     delivery beyond that → delivered_refused, repeated (allowed or not), misrouted, foreign
 
-The states come from counts made message by message. Witnesses prove them: the structures of the
-workers at the end of the run.
+Witnesses prove them: the structures of the workers at the end of the run.
 """
 
 from collections import Counter
@@ -23,17 +22,12 @@ LONGEST_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The counts of the messages intended in one scope: the window, or the run.
+    """The counts of the messages intended in one scope: the window, or the run."""
 
-    `counts` are those of `metrics.interval.COUNTERS`. `confirmed` of the sent messages require an
-    acknowledgement (QoS 1 and 2). `owed` were due and not sent when the drain ended. `waiting`
-    deliveries had not arrived when a drain ended in which messages still arrived.
-    """
-
-    counts: Mapping[str, int] = field(default_factory=dict)
-    confirmed: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)  # those of `metrics.interval.COUNTERS`
+    confirmed: int = 0  # sent messages that require an acknowledgement (QoS 1 and 2)
     owed: int = 0
-    waiting: int = 0
+    waiting: int = 0  # deliveries missing after a drain in which messages arrived to the end
 
     def __getitem__(self, name: str) -> int:
         return self.counts.get(name, 0)
@@ -87,10 +81,9 @@ class Ledger:
 def ledger_of(counted: Counted, *, observed: bool = True, repeats: int | None = None) -> Ledger:
     """Return the ledger of these counts.
 
-    If the run was not `observed` to its end, because a worker was lost or the run did not wait,
-    missing deliveries are not lost. A damaged message does not identify itself: if more arrived
-    than expected it was a repeat, or of another scope. At most `repeats` of the damaged messages
-    were repeats; None for any number.
+    If the run was not `observed` to its end, missing deliveries are not lost. Damaged messages
+    beyond the expected deliveries are repeats, at most `repeats` (None for any number), or of
+    another scope.
     """
     expected, intact = counted["expected"], counted["received"]
     if not observed:
@@ -130,9 +123,9 @@ _AS_COUNTED = (
 def ledgers_of(window: Counted, run: Counted, *, observed: bool = True) -> tuple[Ledger, Ledger]:
     """Return the ledgers of the window and of the run, warm-up and drain included.
 
-    A damaged message of the warm-up that arrived after it counts in the window. It is a repeat
-    there only if it is one of the run. A delivery of the window is lost only if the run lost it:
-    a worker that got the times of the run late counted others before the window.
+    A damaged message of the warm-up can arrive in the window: it is a repeat there only if it is
+    one of the run. A worker can get the times of the run late: a delivery is lost only if the run
+    lost it.
     """
     surplus = max(run["corrupt"] - max(run["expected"] - run["received"], 0), 0)
     total = ledger_of(run, observed=observed)
@@ -146,7 +139,7 @@ def with_acknowledged(
 ) -> tuple[Ledger, Ledger]:
     """Return both ledgers with the run's lost deliveries split by acknowledgement.
 
-    The window's can be split if all losses, or all unacknowledged messages, are in the window.
+    The window's can be split if it has all losses, or all unacknowledged messages.
     """
     if unacknowledged is None:
         return window, run
@@ -162,32 +155,22 @@ def _split(ledger: Ledger, unacknowledged: int) -> Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The sums over the structures of all workers at the end of the run.
+    """The sums over the structures of all workers at the end of the run, which prove the ledger."""
 
-    `scheduled` messages were sent by the numbers of their streams, `in_flight` handshakes were not
-    finished, `distinct` messages were noted as received, and `damaged` of these were damaged.
-    `overtaken` missing messages cannot arrive any more: a later one of their stream has.
-    `publishes` PUBLISH packets were handled, `discarded` of them rejected by a selector. `unread`
-    connections had bytes that no worker had read. `refusals` counts by the name of the reason
-    code; `refusal` and `violation` are the first ones, in words. `violations` counts by the index
-    of VIOLATIONS. `unreleased` messages of QoS 2 had no PUBREL, and `redelivered` messages came
-    again after their consumer was cut off.
-    """
-
-    scheduled: int = 0
-    in_flight: int = 0
-    distinct: int = 0
+    scheduled: int = 0  # messages sent, by the numbers of their streams
+    in_flight: int = 0  # handshakes that were not finished
+    distinct: int = 0  # messages noted as received
     damaged: int = 0
-    publishes: int = 0
-    discarded: int = 0
-    unread: int = 0
-    unreleased: int = 0
-    redelivered: int = 0
-    overtaken: int = 0
-    violations: Mapping[int, int] = field(default_factory=dict)
-    refusals: Mapping[str, int] = field(default_factory=dict)
-    refusal: str = ""
-    violation: str = ""
+    publishes: int = 0  # PUBLISH packets that were handled
+    discarded: int = 0  # of these, those that a selector rejected
+    unread: int = 0  # connections with bytes that no worker had read
+    unreleased: int = 0  # messages of QoS 2 without a PUBREL
+    redelivered: int = 0  # messages that came again after their consumer was cut off
+    overtaken: int = 0  # missing messages that cannot arrive: a later one of their stream has
+    violations: Mapping[int, int] = field(default_factory=dict)  # by index of VIOLATIONS
+    refusals: Mapping[str, int] = field(default_factory=dict)  # by the reason code's name
+    refusal: str = ""  # the first, in words
+    violation: str = ""  # the first, in words
 
 
 _SUMS = tuple(sum_.name for sum_ in fields(Witness) if sum_.default == 0)
@@ -220,8 +203,7 @@ def imbalances(
 ) -> Iterator[Text]:
     """Yield a sentence for each sum that does not close.
 
-    Without a witness, or if the run was not observed to its end, only sums are checked that the
-    counts themselves must satisfy.
+    Without a witness, or if the run was not `observed`, only the counts themselves are checked.
     """
     for scope, counted in (("window", window), ("run", run)):
         # A refused message is not expected, and a broker can deliver it all the same.

@@ -5,24 +5,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LiveSample:
-    """Sums over all workers at `time_ns` (CLOCK_MONOTONIC).
+    """Sums over all workers at one moment."""
 
-    `sent` includes responses and `begun` does not. `expected` and `received` are deliveries, and
-    `under_way` those that may still arrive; `owed` are messages due and not sent. `due` counts what
-    should cause an answer, `answered` what the broker sent. `most` is the number under way to the
-    subscription that has most of them, None if it is unknown; `waits` is the longest wait of a
-    subscription, as a share of the run.
-    """
-
-    time_ns: int
+    time_ns: int  # CLOCK_MONOTONIC
     connected: int = 0
-    sent: int = 0
-    begun: int = 0
-    expected: int = 0
-    received: int = 0
-    owed: int = 0
-    under_way: int = 0
-    due: int = 0
-    answered: int = 0
-    most: int | None = None
-    waits: float = 0.0
+    sent: int = 0  # with responses
+    begun: int = 0  # without responses
+    expected: int = 0  # deliveries
+    received: int = 0  # deliveries
+    owed: int = 0  # messages due and not sent
+    under_way: int = 0  # deliveries that may still arrive
+    due: int = 0  # events that should cause an answer
+    answered: int = 0  # answers of the broker
+    most: int | None = None  # under way to the subscription with most of them; None if unknown
+    waits: float = 0.0  # longest wait of a subscription, as a share of the run

@@ -1,18 +1,9 @@
 """The next step of a search for the highest load that is still valid.
 
-`next_step` is a pure function of the steps so far: a search is deterministic, continues where it
-stopped, and is tested without a clock or a broker:
-
-    raise     from below, by a constant factor, until a load fails: a load far above the limit
-              would leave behind a backlog, or a broker in a state unlike any other
-    lower     if the first load failed already
-    close in  between the highest load that held and the lowest that failed: first at the load
-              that the broker served in the failed step, then by halving the ratio of the two
-    again     a second run of a load that failed although the broker served all messages
-    confirm   whole windows, at the limit or, with few steps left, between the two loads
-    step back if a confirmation failed: whole windows at a load just below it
-
-Each step is a separate run with its warm-up. Loads above a failed one are taken to fail, too.
+`next_step` is a pure function of the steps so far, each a separate run. The load is raised from
+below until it fails, since one far above the limit would leave a backlog behind. Then the search
+closes in on the limit, first at the load that the broker served, and confirms it with whole
+windows. Loads above a failed one are taken to fail, too.
 """
 
 import math
@@ -32,23 +23,22 @@ from loadgen.sentences import JUDGE_TEXT, Text
 AIMS = ("rate", "devices", "base")
 
 GROWTH = 2.5
-"""Factor of one raise: of those from 2 to 4 it finds 1,000 to 100,000 in the fewest steps without
-a load more than 2.5 times the limit."""
+"""Factor of one raise: few steps, and no load more than 2.5 times the limit."""
 PRECISION = 0.05
 MOST_STEPS = 15
 STEPS_LIMIT = 100
 HINTS = 3
-"""Steps at the load that a broker served in a failed step. More would mislead the search if the
-broker serves less under overload; halving does not."""
+"""Steps at the load that a broker served in a failed step: if it serves less under overload, more
+would mislead the search."""
 STEP_RULE = 3
 """Number of the rule by which steps follow one another; a change of `next_step` raises it."""
 SPARE = 2
 """Steps that a second run leaves for a confirmation that fails: to step back, and confirm."""
 WHOLE_STEPS = 6
-"""The last steps have whole windows, so that each that holds is confirmed: of 600 simulated brokers
-whose limit wavers by 10 %, 99 % get a confirmed limit, and 92 % without this rule."""
+"""The last steps have whole windows, so that each that holds is confirmed: if the limit wavers by
+10 %, 99 % of searches confirm theirs, and 92 % without this rule."""
 DIGITS = 4
-"""Significant digits of a load: as good as any precision from 1 % on, and readable."""
+"""Significant digits of a load."""
 PRECISION_MINIMUM = 0.01
 HOPELESS_SHARE = 0.1
 
@@ -63,18 +53,14 @@ Ended = Literal["confirmed", "top of range", "out of steps", "nothing held"]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The object of a search: the scenario's field, and the range of its loads.
-
-    `integral` loads are whole numbers. The lowest load that failed may exceed the limit by the
-    share `precision` at most. Raises ScenarioError.
-    """
+    """The field that a search varies, and the range of its loads; raises ScenarioError."""
 
     field: str
     start: float
     lowest: float
     highest: float
     precision: float = PRECISION
-    integral: bool = False
+    integral: bool = False  # loads are whole numbers
     most_steps: int = MOST_STEPS
 
     def __post_init__(self) -> None:
@@ -97,16 +83,13 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One step that was run: its load, and the reasons if it did not hold.
-
-    `served` is the load that the broker kept up with, None if the run does not show it.
-    """
+    """One step that was run: its load, and the reasons if it did not hold."""
 
     load: float
     purpose: Purpose
     valid: bool
     reasons: tuple[Reason, ...] = ()
-    served: float | None = None
+    served: float | None = None  # load that the broker kept up with; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +100,10 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The end of a search: the highest load that held, and the reasons against the next one.
+    """The end of a search: the highest load that held, and the reasons against the next one."""
 
-    `load` is None if none held; `above` is the lowest load that failed, None if none did.
-    """
-
-    load: float | None
-    above: float | None
+    load: float | None  # None if none held
+    above: float | None  # lowest load that failed; None if none did
     confirmed: bool
     ended: Ended
     reasons: tuple[Reason, ...] = ()
@@ -151,8 +131,7 @@ def aim_for(
 ) -> Aim:
     """Return the aim of `loadgen search CASE --for TARGET`; raises ScenarioError.
 
-    `rate` is the case's `rate`. `devices` is the field by which the case grows: devices, the pairs
-    of PERSISTENT, or the subscribers to each topic of FANOUT.
+    `devices` stands for the field by which the case grows.
     """
     if target not in AIMS:
         raise ScenarioError(JUDGE_TEXT.UNKNOWN_TARGET(target=shown(target), targets=AIMS))
@@ -186,15 +165,11 @@ def aim_for(
 
 @dataclass(frozen=True, slots=True)
 class Require:
-    """The requirements that a load must hold; it must be VALID in all other respects.
+    """The requirements that a load must hold; it must be VALID in all other respects."""
 
-    `lost` is the share of deliveries that may be missing; `p99_s` bounds the case's latency, None
-    for any; the other fields are True if that reason counts.
-    """
-
-    lost: float = 0.0
-    p99_s: float | None = Scenario.search_p99_s
-    backlog: bool = True
+    lost: float = 0.0  # share of deliveries that may be missing
+    p99_s: float | None = Scenario.search_p99_s  # bound of the case's latency; None for any
+    backlog: bool = True  # this and the following: True if the reason counts
     order: bool = True
     duplicates: bool = True
 
@@ -217,8 +192,7 @@ class Require:
 def requirements(scenario: Scenario, texts: Sequence[str]) -> Require:
     """Return the requirements in `--require lost<0.1%,backlog=off`; raises ScenarioError.
 
-    Others are the case's defaults, and the scenario's `latency_bound`. The earlier form
-    `lost=0.1%` is read until 1.0.
+    Others are the defaults of case and scenario. The form `lost=0.1%` is read until 1.0.
     """
     values: dict[str, object] = {}
     for item in (part.strip() for text in texts for part in text.split(",")):
@@ -276,11 +250,7 @@ def is_requirement(text: str) -> bool:
 
 
 def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
-    """Return the highest load that holds and the lowest that fails, None if there is no such load.
-
-    The latest step at a load decides: a second run overrules the first, and a load whose
-    confirmation fails does not hold.
-    """
+    """Return the highest load that holds and the lowest that fails, each by its last step."""
     latest = {step.load: step.valid for step in tried}
     above = min((load for load, valid in latest.items() if not valid), default=None)
     held = (load for load, valid in latest.items() if valid and (above is None or load < above))
@@ -343,26 +313,20 @@ def _is_confirmed(tried: Sequence[Tried], load: float | None) -> bool:
 
 
 def _is_closed(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> bool:
-    """Return True if more steps would not tell the two loads apart.
-
-    A broker that served more than a load that it later failed wavers: no search is more exact.
-    """
+    """Return True if more steps would not tell the two loads apart."""
+    # A broker that served more than a load that it later failed wavers: no search is more exact.
     wavers = any(step.valid for step in tried if step.load >= above)
     near = (1 + aim.precision) ** (2 if wavers and _is_confirmed(tried, below) else 1)
     return above <= below * near or (aim.integral and above - below <= 1)
 
 
 def _is_doubtful(aim: Aim, tried: Sequence[Tried], below: float | None) -> bool:
-    """Return True if the last step failed once, though the broker served all of its messages.
-
-    A moment's disturbance of a shared host looks like that, and would end a search far below the
-    limit. So does a broker that restarted, however close the limit seems, and a generator that was
-    saturated: that says nothing of the broker.
-    """
+    """Return True if the last step failed once and this may have been a moment's disturbance."""
     last = tried[-1]
     if last.valid:
         return False
     codes = {reason.code for reason in last.reasons}
+    # A broker that restarted, or a saturated generator, says nothing about the load.
     if not codes & {"DISCONNECTED", "GENERATOR_SATURATED"}:
         if last.served is None or last.served < last.load / (1 + aim.precision):
             return False

@@ -1,8 +1,4 @@
-"""The generator's own part in the figures of a window: how much, whether too much, and its cause.
-
-Messages were late because a worker did not write them, or waited in a socket because it did not
-read them. The facts are collected by run/collect_facts.py.
-"""
+"""The generator's own part in the figures of a window: its amount, limits and cause."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,17 +9,15 @@ from loadgen.sentences import JUDGE_TEXT, Text, Values
 BUSY_SHARE_LIMIT = 0.95
 """A loop that is idle for less than a twentieth of its time may be what limits the result."""
 SEND_DELAY_LIMIT_US = 100_000
-"""Highest p99 of the own delay that is jitter of a busy host. A case whose result contains the
-send delay has a lower limit."""
+"""Highest p99 of the own delay that is jitter of a busy host."""
 STALLED_SHARE_LIMIT = 0.01
 """A worker that stood still for more of the window than this determines the p99."""
 STALLED_FLOOR_S = 0.1
 """A shorter total is jitter, which the latency series show better."""
 OWN_SHARE_LIMIT = 0.5
-"""If more than half of the p99 is our own delay, it describes this host rather than the broker."""
+"""Share of the p99 above which it describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
-"""Share of the send delay's limit below which own delay is tolerated: a time slice or two of a
-shared processor. A case whose result is a latency has the strictest limit."""
+"""Share of the send delay's limit below which own delay is tolerated: a time slice or two."""
 REMARK_SHARE = 0.1
 """Share of the p99, and of the limits above, from which own delay is mentioned."""
 CAUSE_SHARE = 0.5
@@ -33,11 +27,11 @@ UNWATCHED_S = 0.5
 LOSS_LIMIT = 0.005
 """Share of delayed segments that can determine a p99: up to every other one is an answer."""
 OTHER_HOSTS_TIMES = 3.0
-"""A host whose figure is this many times that of another host has another kind of network path."""
+"""A host with this many times the figure of another has another kind of network path."""
 EDGE_SHARE = 0.05
 EDGE_S = (0.2, 0.5)
-"""Share of the window, within these bounds, that determines the backlog at each end. The backlog
-is unknown if half of this time was not watched."""
+"""Share of the window, within these bounds, that determines the backlog at each end. It must have
+been watched for half of this time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +46,12 @@ class LongestStall:
 
 @dataclass(frozen=True, slots=True)
 class DelayGap:
-    """A time in which a process of the generator did not run; it may reach beyond the window.
-
-    A `watcher` samples the counts of workers. A worker itself has exact counts, but late ones.
-    """
+    """A time in which a process of the generator did not run; it may reach beyond the window."""
 
     process: str
     start_s: float  # since the window began
     seconds: float
-    watcher: bool = True
+    watcher: bool = True  # samples the counts of workers; a worker has exact ones, but late
 
     def within(self, from_s: float, until_s: float) -> float:
         return max(0.0, min(self.start_s + self.seconds, until_s) - max(self.start_s, from_s))
@@ -78,10 +69,10 @@ class TimeTaken:
 
 @dataclass(frozen=True, slots=True)
 class HostDelay:
-    """The delay of one load host and of its network path, of `messages` timed in the window."""
+    """The delay of one load host and of its network path."""
 
     name: str = ""  # "" for the coordinator's
-    messages: int = 0
+    messages: int = 0  # timed in the window
     read_p99_us: float | None = None  # readable to read
     send_p99_us: float | None = None  # send delay of publishers that could send
     pushed_back_p99_us: float | None = None  # the wait of publishers for their sockets
@@ -98,14 +89,10 @@ class HostDelay:
 
 @dataclass(frozen=True, slots=True)
 class OwnDelay:
-    """The part of a window's figures that is the generator's own delay.
+    """The part of a window's figures that is the generator's own delay."""
 
-    `stalled_s` is the total time of all stalls of the worker that stalled most; `longest` is the
-    longest of these stalls.
-    """
-
-    stalled_s: float = 0.0
-    longest: LongestStall | None = None
+    stalled_s: float = 0.0  # of all stalls of the worker that stalled most
+    longest: LongestStall | None = None  # of these stalls
     in_stalls: TimeTaken = TimeTaken()
     in_window: TimeTaken = TimeTaken()  # of the busiest worker
     # Of the timed groups of the slowest host; None without messages, or if the kernel does not
@@ -132,12 +119,12 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class DelayBounds:
-    """The own delay that a window allows; `tick_us` is a wait before sending that is intended."""
+    """The own delay that a window allows."""
 
     window_s: float
     latency_p99_us: float | None
     limit_us: float
-    tick_us: float = 0.0
+    tick_us: float = 0.0  # a wait before sending that is intended
 
 
 def saturated(generator: Generator, bounds: DelayBounds) -> bool:

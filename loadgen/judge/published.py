@@ -1,8 +1,4 @@
-"""Published figures, and their comparability with a run.
-
-Two figures are comparable if both were measured under like conditions; otherwise the differences
-are listed.
-"""
+"""Published figures, and the differences between their conditions and those of a run."""
 
 import math
 from dataclasses import dataclass, fields
@@ -33,7 +29,6 @@ class Conditions:
     """The conditions of a measurement.
 
     None in a published row: the row does not depend on it. None in a run's: it was not recorded.
-    `producers` and `producer_rate` are the load of the row: in LATENCY the background.
     """
 
     # mqttbench, and with it every published row that names no other interface, is MQTT 3.1.
@@ -43,7 +38,7 @@ class Conditions:
     topics: int | None = None
     ratio: int | None = None
     pair_rate: float | None = None  # messages a second of the timed pair
-    producers: int | None = None
+    producers: int | None = None  # the load of the row: in LATENCY the background
     producer_rate: float | None = None  # messages a second of one producer
     devices: int | None = None
     subscribed: bool | None = None
@@ -107,22 +102,17 @@ class Figures:
 class PublishedFigure(Figures):
     """A published row to compare a case with: its name, its measure, its columns.
 
-    `high_water_mark` is in messages. `bounds` are the columns for which the report has "less than".
-    `relation` explains likeness and difference if the row has another name than the case.
-    Of several rows, this one is for runs of `least_qos` and above.
-
     Source: "IBM MessageSight Appliance v1.0 Performance Benchmarks" (test date April 22, 2013),
     section "Score card"; high-water marks and the ratios of FANOUT.SEC from its section "Additional
-    test results data". They were measured on that report's appliance and network: a yardstick for
-    the case, not a result of loadgen.
+    test results data". They were measured on that report's appliance and network.
     """
 
     name: str
     measure: str
-    high_water_mark: int | None = None
-    bounds: tuple[str, ...] = ()
-    relation: str = ""
-    least_qos: int = 0
+    high_water_mark: int | None = None  # messages
+    bounds: tuple[str, ...] = ()  # columns for which the report has "less than"
+    relation: str = ""  # likeness and difference of a row with another name than the case
+    least_qos: int = 0  # of several rows, this one is for runs of this QoS and above
     conditions: Conditions = Conditions()
 
 
@@ -138,8 +128,8 @@ def counterparts(
 ) -> tuple[PublishedFigure, ...]:
     """Return the figures to compare a run with; `published` is the row that the scenario names.
 
-    An encrypted run is compared only with the secured row if there is one. If a row has several
-    lines, those with the most similar conditions are compared.
+    An encrypted run is compared with the secured row if there is one. Of several lines of a row,
+    those with the most similar conditions are compared.
     """
     names = [figure.name for figure in figures if not figure.name.endswith(EFFICIENCY)]
     chosen = published if published in names else None

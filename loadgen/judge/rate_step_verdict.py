@@ -11,24 +11,17 @@ from loadgen.sentences import JUDGE_TEXT
 
 @dataclass(frozen=True, slots=True)
 class RateStepVerdict:
-    """The result of one step, over its judged part.
-
-    `rate` is the requested rate in messages a second over all publishers; `owed` messages were
-    left to the next step.
-    """
+    """The result of one step, over its judged part."""
 
     step: RateStep
-    rate: float
+    rate: float  # requested, in messages a second over all publishers
     facts: RunFacts
-    owed: int
+    owed: int  # messages that were left to the next step
     verdict: Verdict
 
 
 def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
-    """Return the verdict over a step, whose unsent messages count in the next step.
-
-    RATE_MISSED says how many the step sent, BACKLOG_GROWS if the number of unsent ones grew.
-    """
+    """Return the verdict over a step, whose unsent messages count in the next step."""
     target_rate = facts.schedule.target_rate
     late = JUDGE_TEXT.SENT_WITHIN_STEP(
         sent=facts.begun, target=round(target_rate * facts.window_s), unsent=owed
@@ -41,10 +34,7 @@ def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdi
 
 
 def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:
-    """Return the run's verdict, with those reasons of its steps whose codes are new.
-
-    If several steps have a code, the reason of the first is used.
-    """
+    """Return the run's verdict with the first reason of its steps for each new code."""
     codes = set(verdict.codes)
     added: dict[str, Reason] = {}
     for number, step in enumerate(steps, start=1):

@@ -8,12 +8,10 @@ NS = 1_000_000_000
 
 
 class RecoveryWatch:
-    """The samples after a crash of the broker.
+    """The samples after a crash of the broker at `asked_ns`.
 
-    Before it, `devices` were connected, at most `usual` messages were in flight, and `lost_before`
-    connections had been lost. `fewest` is the least number of connected devices until the first
-    returned. The crash is at `asked_ns`. With `by_command` it is when the first device lost its
-    connection, because a user's command can take any time.
+    Before it, at most `usual` messages were in flight. A user's command can take any time: with
+    `by_command` the crash is when the first device lost its connection.
     """
 
     def __init__(
@@ -25,7 +23,7 @@ class RecoveryWatch:
         self.first_delivery_ns = 0
         self.devices = devices
         self.lost_before = lost_before
-        self.fewest = devices
+        self.fewest = devices  # connected, until the first device returned
         self._usual = usual
         self._received = 0  # when the fewest were connected
         # Each new least backlog since all were back, and when it was seen.
@@ -47,28 +45,21 @@ class RecoveryWatch:
             self._least.append((seen.time_ns, backlog))
 
     def crashed(self, lost: int, brokers: int) -> bool:
-        """Return True if a crash explains the run's `lost` connections: it takes all of a broker.
-
-        With several brokers, devices are spread evenly, and one of them can be the victim.
-        """
+        """Return True if a crash explains the run's `lost` connections."""
+        # With several brokers, devices are spread evenly, and one of them can be the victim.
         return not self.fewest or lost - self.lost_before >= self.devices // brokers
 
     @property
     def drained_ns(self) -> int:
-        """Time when no more messages waited than before the crash; 0 if that did not happen.
-
-        Messages that never arrive do not count.
-        """
+        """Time when no more messages waited than before the crash; 0 if that did not happen."""
         if not self._least:
             return 0
+        # Messages that never arrive do not count.
         bound = self._least[-1][1] + self._usual
         return next(time_ns for time_ns, backlog in self._least if backlog <= bound)
 
     def document(self, window_ns: int) -> dict[str, Any]:
-        """Return the entry of run.json: the crash in seconds into the window, the rest after it.
-
-        None stands for an event that did not happen.
-        """
+        """Return the entry of run.json: the crash in seconds into the window, the rest after it."""
 
         def after(moment_ns: int) -> float | None:
             return (moment_ns - self.crashed_ns) / NS if moment_ns else None

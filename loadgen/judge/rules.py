@@ -1,8 +1,7 @@
-"""The rules by which a run is judged.
+"""The rules by which a run is judged, without those that only look up facts (codes.toml).
 
 The parameters of a rule are the parts of the facts that it judges, by their names. It yields the
-values of its sentence, or nothing if the run is sound; codes and sentences are in codes.toml, and
-so are the rules that only look up facts. Rules of the own delay are in `judge.own_delay`.
+values of its sentence, or nothing if the run is sound.
 """
 
 import math
@@ -25,8 +24,8 @@ from loadgen.sentences import Values, counted, listed
 RATE_TOLERANCE = 0.01
 """The published figures have two to three digits; one per cent less is another load."""
 CONNECT_GRACE_S = 0.1
-"""The last connect of a paced burst ends one round trip after it began, not one spacing. Twice the
-p99 of the connects and a short delay of the host are allowed for it, at most this long."""
+"""The last connect of a paced burst ends one round trip after it began: twice the p99 of the
+connects and a short delay of the host are allowed for it, at most this long."""
 CONNECT_MOMENT_S = 0.005
 STANDSTILLS_SHOWN = 5
 LOST_SHOWN = 3
@@ -103,7 +102,6 @@ def _lost_through(connects: Connects, messages: Messages) -> Values:
 
 
 def by_backend(backends: Backends, count: Callable[[BackendFacts], int]) -> tuple[str, ...]:
-    """Return `5 at backend 2 (URL)` for each backend that counts any."""
     return tuple(f"{count(b):,} at {b.name}" for b in backends if count(b) > 0)
 
 

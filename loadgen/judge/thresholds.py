@@ -41,14 +41,11 @@ OWN_PART = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The figures of a window: its latencies by series, its ledger, its length.
-
-    `sent` messages were sent by the schedule in time, without responses; None while the run lasts.
-    """
+    """The figures of a window: its latencies by series, its ledger, its length."""
 
     latencies: Mapping[str, LatencySummary]
     ledger: Ledger
-    sent: int | None
+    sent: int | None  # by the schedule in time, without responses; None while the run lasts
     window_s: float
     clock_skew_us: float = 0.0  # greatest difference of two hosts' clocks
     stall_us: float = 0.0  # longest stall of a worker in the run
@@ -94,10 +91,8 @@ def broken_by_own_delay(
 
 
 def hopeless(thresholds: Iterable[Threshold], so_far: Measured) -> tuple[Text, ...]:
-    """Return a sentence for each upper bound that the run so far exceeds.
-
-    A state that only grows cannot come back. A latency could: that of the run so far is judged.
-    """
+    """Return a sentence for each upper bound that the run so far exceeds for good."""
+    # A state that only grows cannot come back; a latency could, and is judged all the same.
     upper = [
         replace(one, comparison="<=" if one.comparison == "==" else one.comparison)
         for one in thresholds

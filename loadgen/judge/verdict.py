@@ -1,8 +1,4 @@
-"""The verdict over a run: VALID, or INVALID with every reason.
-
-`judge` is a pure function of facts: a run, a step of a search and a score card made long afterwards
-come to the same verdict.
-"""
+"""The verdict over a run: VALID, or INVALID with every reason; a pure function of its facts."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

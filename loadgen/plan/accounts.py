@@ -1,7 +1,6 @@
-"""Users with separate passwords and topic rights, for a broker that has an account for each device.
+"""Users with separate passwords and topic rights, for a broker with an account for each device.
 
-User names and passwords are derived from the device's number and one key of the run, so that a
-million of them need no file.
+They are derived from the number of the device and one key of the run, so they need no file.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ Login = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user of the broker, with Topic Filters of the topics that it may publish and receive."""
+    """A user of the broker, with filters of the topics that it may publish and receive."""
 
     user_name: str
     password: str
@@ -42,7 +41,7 @@ def login_of(key: str, group: DeviceGroup, device: int) -> Login:
 def accounts(plan: Plan, key: str, listed: Mapping[str, Sequence[Login]]) -> Iterator[Account]:
     """Yield the account of the operator, whose password is the key, and one for each device.
 
-    `listed` are the logins of the devices of groups by name, if they are not to be derived.
+    `listed` are the logins of groups, by name, that are not to be derived.
     """
     yield Account(OPERATOR, key, ("#",), ("#", "$SYS/#"))
     plan = replace(plan, groups=rooted(plan.groups, ANY_ROOT))

@@ -10,27 +10,22 @@ from loadgen.plan.scenario import Scenario
 
 
 def client_id(plan: Plan, group: DeviceGroup, device: int) -> str:
-    """Return the MQTT client identifier of a device: by the plan's pattern, or unique to the run.
-
-    Without a pattern it has at most 23 bytes if the number is short enough (MQTT 3.1.1, 3.1.3.1).
-    """
+    """Return the client identifier of a device, by the plan's pattern or unique to the run."""
     if plan.scenario.client_id is not None:
         own = plan.scenario.client_id.replace("{device}", str(device))
         return own.replace("{group}", str(plan.groups.index(group)))
+    # With a short number at most 23 bytes (MQTT 3.1.1, 3.1.3.1).
     return f"{plan.root}{group.name[0]}{plan.groups.index(group)}-{device}"
 
 
 def may_be_kept(plan: Plan) -> bool:
-    """Return True if the plan's devices can stay connected for the next run.
-
-    They must end a run as they began it. Churn and stored sessions rule it out, because the next
-    run would not begin with new sessions. So do slow readers: their receive buffers are larger
-    after the window.
-    """
+    """Return True if the plan's devices can stay connected for the next run."""
+    # They must end a run as they began it, and begin the next one with new sessions.
     lasting = not plan.scenario.churn and all(
         group.clean_start and not group.stages for group in plan.groups
     )
     publishing = any(group.publishes for group in plan.groups)
+    # Slow readers have larger receive buffers after the window.
     alike = lasting and slow_group(plan.groups) is None
     return plan.behaviour == MESSAGING and alike and publishing
 

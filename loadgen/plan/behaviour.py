@@ -1,8 +1,7 @@
 """The interface between a worker and the module with the behaviour of its devices.
 
-A plan names the module. `loadgen.worker.messaging` is for devices that publish, receive and respond
-as their groups define; a case with other devices has a separate module. A worker imports the module
-and calls `behave` with its devices.
+`loadgen.worker.messaging` is for devices that publish, receive and respond; a case with other
+devices has a separate module.
 """
 
 from collections.abc import Callable
@@ -35,19 +34,14 @@ class PlannedFleet(Fleet):
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The devices of one worker, and the functions that define their behaviour.
-
-    `handlers` are compiled into the kernels that read and write messages. `subscribe_packets` takes
-    the row of a device and returns its SUBSCRIBEs, all at one QoS and the last with SUBSCRIBE_ID.
-    `final` returns the JSON values that the worker adds to its last answer.
-    """
+    """The devices of one worker, and the functions that define their behaviour."""
 
     fleet: PlannedFleet
-    handlers: Handlers
-    subscribe_packets: Callable[[int], list[Subscribe]]
+    handlers: Handlers  # compiled into the kernels that read and write messages
+    subscribe_packets: Callable[[int], list[Subscribe]]  # of a row, the last with SUBSCRIBE_ID
     scheduled: Callable[[], int]  # messages sent, by the numbers of their streams
     discarded: Callable[[], int] = int  # deliveries that did not match a selector
-    final: Callable[[], dict[str, Any]] = dict
+    final: Callable[[], dict[str, Any]] = dict  # JSON values for the last answer of the worker
 
 
 class BehaviourModule(Protocol):
@@ -59,7 +53,7 @@ class BehaviourModule(Protocol):
 
 
 def behaviour_module(name: str) -> BehaviourModule:
-    """Import the module that a plan names; raise CannotRunError for a module outside loadgen."""
+    """Import the module that a plan names; raises CannotRunError for one outside loadgen."""
     if not name.startswith("loadgen."):
         raise CannotRunError(PLAN_TEXT.BEHAVIOUR(name=name))
     return cast("BehaviourModule", import_module(name))

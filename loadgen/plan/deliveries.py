@@ -1,9 +1,7 @@
 """Deliveries between the groups of a plan, from their topics and filters.
 
-Topics and filters are patterns, in which the devices of a group differ only by their numbers. A
-filter matches a topic if some of these numbers are equal or have a certain value (`Flow`). So the
-streams that a device receives through one filter are one range, and so are the devices of a group
-that receive a stream, however many there are.
+In these patterns the devices of a group differ only by their numbers. So the streams that a device
+receives through one filter are one range, and so are the receivers of a stream in a group.
 """
 
 import math
@@ -22,8 +20,7 @@ _SAMPLE = 1_000
 """Maximum number of streams of which deliveries are counted to know their mean."""
 
 Condition = tuple[str, str, int]
-"""A number of the sender and one of the receiver that are equal; without one of them ("") the other
-has the value."""
+"""A number of the sender and one of the receiver that are equal; the value if one is ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,7 @@ class TopicSource:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The deliveries of a source through one filter of a group, under some conditions.
-
-    Separate `brokers` deliver only between devices that are connected to the same one.
-    """
+    """The deliveries of a source through one filter of a group, under some conditions."""
 
     source: TopicSource
     receivers: DeviceGroup
@@ -86,7 +80,6 @@ class Flow:
     def _across(
         self, conditions: Iterable[Condition], group: DeviceGroup, device: int, others: DeviceGroup
     ) -> range:
-        """Return those of the other devices with which a device of a group meets conditions."""
         count, topics = others.count, others.topic_count
         start, stop = 0, count
         for ours, theirs, value in conditions:
@@ -112,10 +105,7 @@ class Flow:
 
 @lru_cache(maxsize=32)
 def matches_of(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> tuple[Flow, ...]:
-    """Return all deliveries of the groups, direct ones first, then responses.
-
-    Every request has a responder. `brokers` is the number of separate ones.
-    """
+    """Return all deliveries of the groups, direct ones first, then the responses to them."""
     direct = [
         TopicSource(group, group.publishes.arrives_as or group.publishes.topic, group.publishes.qos)
         for group in groups
@@ -273,8 +263,8 @@ def require_ordered(
 ) -> None:
     """Refuse messages that topic and order do not identify.
 
-    A stream needs separate topics, due times that follow from its numbers, and subscribers that
-    get each of its messages once. `returns`: devices may lose their connection and reconnect.
+    A stream needs separate topics, due times that follow from its numbers, and subscribers that get
+    each message once. `returns`: devices may lose their connection and reconnect.
     """
     topics: dict[str, str] = {}
     for match in matches_of(groups, brokers):

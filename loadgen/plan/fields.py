@@ -1,7 +1,4 @@
-"""Kinds of scenario fields, one small class each, which define the values that a field may hold.
-
-A kind reads a value, be it text from a command line or a number from TOML, and checks its bounds.
-Its `allowed` describes the values in one line. A field of a scenario is declared with it:
+"""Kinds of scenario fields: each reads a value, from text or TOML, and checks its bounds.
 
     topics: Annotated[int, Count(1, 100_000)] = 10
 
@@ -40,14 +37,13 @@ from loadgen.plan.units import (
 from loadgen.sentences import PLAN_TEXT
 
 Part = Literal["", "fleet", "schedule", "messages", "window"]
-"""Parts of the shared fields: for every run (""), for devices that differ only by group and number,
-for a schedule of messages, for like devices that exchange messages, and for publishers that can
-send as fast as they are acknowledged."""
+"""Parts of the shared fields: for every run (""), devices that differ only by group and number, a
+schedule of messages, devices that exchange messages, and publishers in a closed loop."""
 
 Load = Literal["", "amount", "kind", "none"]
 """Effect of a field on the load: `amount` sets the amount of work or of devices, `kind` makes a
 workload that is not compared with others, `none` is for judgement, observation and names, "" for
-any other effect."""
+others."""
 
 TEXT_LIMIT = 4096
 LIST_LIMIT = 1024
@@ -57,26 +53,20 @@ LIST_LIMIT = 1024
 class FieldKind:
     """The meaning of a scenario field and the values that it may hold.
 
-    An `optional` field may be None; its `text` ends with what that means. Only cases of the `part`
-    have a shared field. `panel` is its heading in a help text, "" for the heading of the case.
-    `everyday` is its place in the short help text, 0 if only the full one has it, and `short` the
-    short form of its option. It `needs` one of these options, without which it has no effect.
-    `per_run`: devices of an earlier run with another value can stay connected for this one.
-
-    `Scenario.fields` fills in `name`, `default`, `optional`, and what the TOML file next to the
-    module says of the field: `text`, `panel`, `everyday`, `short` and `needs`.
+    `Scenario.fields` fills in `name`, `default`, `optional`, and the row of the TOML file: `text`,
+    `panel`, `everyday`, `short` and `needs`.
     """
 
     _: KW_ONLY
-    text: str = ""
+    text: str = ""  # the help; of an optional field with the meaning of None at its end
     optional: bool = False
-    part: Part = ""
-    panel: str = ""
-    everyday: int = 0
-    short: str = ""
-    needs: tuple[str, ...] = ()
+    part: Part = ""  # only cases of this part have the shared field
+    panel: str = ""  # heading in the help text, "" for that of the case
+    everyday: int = 0  # place in the short help text, 0 if only the full one has it
+    short: str = ""  # short form of the option
+    needs: tuple[str, ...] = ()  # options; without one of them it has no effect
     load: Load = ""
-    per_run: bool = False
+    per_run: bool = False  # devices that an earlier run connected can stay if it differs
     name: str = ""
     default: object = None
 
@@ -536,8 +526,6 @@ def did_you_mean(value: object, known: tuple[str, ...]) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Remove the password of a URL (`user:secret@` becomes `user@`); other text stays.
-
-    The pattern is greedy, so that a password that should have been percent-encoded is removed, too.
-    """
+    """Remove the password of a URL (`user:secret@` becomes `user@`); other text stays."""
+    # Greedy, so that a password that should have been percent-encoded is removed, too.
     return re.sub(r"^((?:[^:/]*://)?+[^:@]*):.*@", r"\1@", url, flags=re.DOTALL)

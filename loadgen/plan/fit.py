@@ -37,12 +37,9 @@ BROKER_SPARE_DESCRIPTORS = 50
 WORKERS_LIMIT = 1_024
 """Maximum number of workers of one host."""
 USABLE_PORT_SHARE = 0.99
-"""Share of the ports that loadgen may use, for other programs need some.
-
-The published CONNBURST used 98 % of 60,000."""
+"""Share of the ports that loadgen may use; the published CONNBURST used 98 % of 60,000."""
 LOOPBACK_SOURCES = "127.1.0.0/16"
-"""Source addresses on loopback: Linux has all of 127.0.0.0/8, and brokers do not listen in this
-part of it."""
+"""Source addresses on loopback, where brokers do not listen."""
 
 SINGLE_SENDS_PER_S = 20_000
 """Highest rate at which a worker sends each message at its due time; above, it sends in ticks."""
@@ -66,19 +63,14 @@ PACKET_SPARE_BYTES = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The resources of one load host.
-
-    `descriptors` is the limit of one process, `local_ports` the ephemeral ports of one source
-    address, `memory_bytes` the available memory. `addresses` are those of its interfaces, empty if
-    unknown.
-    """
+    """The resources of one load host."""
 
     cores: float
-    descriptors: int
-    memory_bytes: int
-    local_ports: int
+    descriptors: int  # limit of one process
+    memory_bytes: int  # available
+    local_ports: int  # ephemeral ports of one source address
     name: str = ""
-    addresses: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()  # of its interfaces, empty if unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +98,8 @@ def fit_plan(
 ) -> Plan:
     """Return the plan with its devices spread over workers and connecting to these addresses.
 
-    Descriptors, ports and load determine the number of workers. `--workers` overrides it, but there
-    are never more workers than parts to play. The timed pair of LATENCY gets a separate worker if
-    there are two. `host` is a tuple of the scenario's hosts, or one that describes them all. Worker
-    w is on host w modulo hosts; idle workers are left out afterwards.
-
-    Raises HostLimitError, with one line of advice, and ScenarioError if the scenario contradicts
-    the targets.
+    `host` is a tuple of the hosts, or one that describes them all. Raises HostLimitError, with one
+    line of advice, and ScenarioError if the scenario contradicts the targets.
     """
     scenario = plan.scenario
     if not targets:
@@ -215,9 +202,9 @@ def hosts_of_groups(
 ) -> Mapping[str, tuple[int, ...]]:
     """Return the hosts of each named group; an entry of `place` is such as `publishers=0,left`.
 
-    A name is that of a group, in the singular or plural, a common prefix of several names, or the
-    kind of groups. A host is given by its number or by its label, which several hosts can have.
-    Raises ScenarioError for an unknown group or host, and if a host has no group.
+    A name is that of a group or a common prefix, in the singular or plural, or the kind of groups;
+    a host is a number or label. Raises ScenarioError for an unknown one, and for a host without a
+    group.
     """
     kinds = {group.name: group.kind for group in groups}
     placed: dict[str, tuple[int, ...]] = {}
@@ -251,10 +238,7 @@ def _numbers(text: str, labels: Sequence[str]) -> list[int]:
 def _with_sources(
     plan: Plan, hosts: tuple[Host, ...], shares: Shares
 ) -> tuple[tuple[WorkerPlan, ...], str]:
-    """Return worker plans, with source addresses if needed, or the reason for more workers.
-
-    Raises HostLimitError if more workers would not help.
-    """
+    """Return worker plans, with source addresses if needed, or the reason for more workers."""
     count = len(hosts)
     for source in (group.source for group in plan.groups if group.source is not None):
         _check_family(ipaddress.ip_network(source), plan.targets)
@@ -282,10 +266,7 @@ def _with_sources(
 
 
 def _sources(plan: Plan, hosts: tuple[Host, ...], number: int, shares: Shares) -> Sequence[str]:
-    """Return the source addresses for the workers of a host, and a spare one if there is one.
-
-    Empty if the system may choose the address.
-    """
+    """Return source addresses for the workers of a host, one spare; empty for any address."""
     count, host = len(hosts), hosts[number]
     given = plan.scenario.source_address
     if given is None and not _runs_out_of_ports(plan, host, shares):
@@ -355,12 +336,7 @@ def _to_one_target(plan: Plan, shares: Iterable[Share]) -> int:
 def _most_to_one_target(
     shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
 ) -> int:
-    """Return an upper bound of the connections that these shares make to one target.
-
-    Device i connects to target i modulo the number of its group's targets. A share of step s
-    reaches only every g-th target, evenly, g being the greatest common divisor of step and number.
-    With `separate` targets each has a block of neighbouring devices instead.
-    """
+    """Return an upper bound of the connections that these shares make to one target."""
     most = [0] * targets
     for share in shares:
         group = groups[share.group]
@@ -371,6 +347,7 @@ def _most_to_one_target(
             most = [connections + each for connections in most]
             continue
         used = group.targets or range(targets)
+        # A share of step s reaches every g-th target, with g = gcd(s, targets).
         reached = len(used) // math.gcd(share.step, len(used))
         for target in used:
             most[target] += -(-share.count // reached)
@@ -430,13 +407,10 @@ def fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, .
 def _send_tick_us(
     wanted_s: float | None, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
 ) -> int:
-    """Return the time in µs that a due message may wait to be sent with others.
-
-    Only timed groups determine it. A fast background falls into ticks by itself when it is late,
-    and the timed pair must not wait for it.
-    """
+    """Return the time in µs that a due message may wait to be sent with others."""
     if wanted_s is not None:
         return round(wanted_s * 1e6)
+    # A timed pair must not wait for a fast background, which falls into ticks by itself.
     fastest = busiest = 0.0
     for worker in workers:
         sends = 0.0
@@ -494,11 +468,7 @@ def needs_by_host(plan: Plan) -> list[Needs]:
 
 
 def describe(plan: Plan) -> dict[str, object]:
-    """Return the plan as plain JSON values, without user name and password.
-
-    Among them are `workers` (a number), `groups`, `run_tag` (hexadecimal), `send_tick_us`,
-    `targets` (URLs), `shares` (each worker's devices and address) and `needs`.
-    """
+    """Return the plan as plain JSON values, without user name and password."""
     return {
         "hosts": len({worker.host for worker in plan.workers}),
         "workers": len(plan.workers),

@@ -1,14 +1,9 @@
 """Groups of like devices, and their shares among the workers.
 
-A scenario is groups, and a case is a preset of groups with its rows (`loadgen.cases`). A `Plan`
-spreads them over workers (`plan.py`), and a worker expands its shares into arrays. Everything that
-can be derived from a device's number is derived, so that a plan for a million devices is a few
-hundred bytes.
-
-Device numbers count from 0 within their group. Of `count` devices over `topics` topics, device i
-has topic number `i * topics // count`. Topics and filters are patterns: `{device}` stands for the
-number of the device, and `{topic}` for that of its topic. A publishing device i owns the stream
-`first_stream + i`; its messages are numbered from 0 in that stream.
+Everything follows from the number of a device in its group, so that a plan for a million devices is
+a few hundred bytes. Of `count` devices over `topics` topics, device i has topic number `i * topics
+// count`; its messages are numbered from 0 in the stream `first_stream + i`. In patterns of topics
+and filters, `{device}` and `{topic}` stand for these numbers.
 """
 
 import ipaddress
@@ -61,49 +56,33 @@ def wildcard_of(topic: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Publishes:
-    """The messages that each device of a group sends.
+    """The messages that each device of a group sends."""
 
-    `topic` is a pattern, and `arrives_as` that of the topics at the subscribers if a bridge renames
-    them. `rate` is in messages a second of the entire group; 0 stands for a closed loop, in which a
-    device sends whenever its window has room. `window` is the number of messages that a device may
-    have unacknowledged (QoS 1 and 2). With a `unit` above 1 a device sends that
-    many messages, and the next when all of them are acknowledged, which stands for a JMS
-    transaction. `size_bytes` is the smallest and largest size of payload and header,
-    wherever the header is. `deliveries` of a message are stated only if they do not follow from
-    filters. `payload` or `payload_template` is the file of the body, by default the scenario's.
-    `expiry_s` is the Message Expiry Interval.
-    """
-
-    topic: str
-    rate: float
+    topic: str  # a pattern
+    rate: float  # messages a second of the entire group; 0: whenever the window has room
     qos: int = 0
     retain: bool = False
-    size_bytes: tuple[int, int] = (32, 32)
+    size_bytes: tuple[int, int] = (32, 32)  # of payload and header, wherever the header is
     arrivals: Arrivals = "constant"
-    window: int = 100
-    unit: int = 1
+    window: int = 100  # messages that a device may have unacknowledged (QoS 1 and 2)
+    unit: int = 1  # messages that are sent and acknowledged together, as a JMS transaction
     first_stream: int = 0
-    arrives_as: str = ""
-    deliveries: int | None = None
-    payload: str | None = None
+    arrives_as: str = ""  # topics at the subscribers if a bridge renames them
+    deliveries: int | None = None  # of a message, if they do not follow from filters
+    payload: str | None = None  # file of the body; the scenario's if neither is set
     payload_template: str | None = None
-    expiry_s: int | None = None
+    expiry_s: int | None = None  # Message Expiry Interval
     user_properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribes:
-    """The subscriptions of each device of a group.
+    """The subscriptions of each device of a group."""
 
-    `filters` are patterns, all of one QoS; there are none if the devices' behaviour has filters.
-    `acknowledge_every` is the number of messages that a device acknowledges at a time (QoS 1).
-    `read_rate` is the most bytes a second that a device reads, 0 for no limit.
-    """
-
-    filters: tuple[str, ...]
+    filters: tuple[str, ...]  # patterns; empty if the devices' behaviour has filters
     qos: int = 0
-    acknowledge_every: int = 1
-    read_rate: float = 0.0
+    acknowledge_every: int = 1  # messages acknowledged at a time (QoS 1)
+    read_rate: float = 0.0  # most bytes a second that a device reads, 0 for no limit
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -113,59 +92,38 @@ class Subscribes:
 
 @dataclass(frozen=True, slots=True)
 class Responds:
-    """The responses of each device of a subscribing group, with the payload of the request.
+    """The responses of each device of a subscribing group, with the payload of the request."""
 
-    The numbers in the pattern `topic` are those of the device that sent the request.
-    """
-
-    topic: str
+    topic: str  # a pattern, with the numbers of the device that sent the request
     qos: int = 0
     window: int = 100
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices that differ only by their number.
-
-    `topics` is the number of topics over which they are spread, 0 for one each. `timed` marks the
-    group whose latencies are the case's result; other groups are reported as background. With
-    `clean_start` False the broker keeps the session. `will` is the topic of a Will Message and may
-    hold `{device}`. `targets` are numbers of the plan's targets that the devices use in turn; empty
-    for all.
-
-    `version` and `clients_file`, identifiers and logins of the devices, are the scenario's unless
-    stated, and so is the file for the first group alone. `login` is user name and password of all
-    devices. `source` is a network, from which each worker takes an address for them.
-    `stages` are empty for devices that stay.
-
-    The planner uses `cores` and `parts`. `cores` is the share of a processor that one device takes.
-    `parts` is the largest number of parts, of neighbouring devices, into which workers may divide
-    the group; if it is negative, both are derived from rates and topics. With `each_broker` there
-    is one device for each separate broker. `kind` is a name that several groups share for
-    `--place`.
-    """
+    """Devices that differ only by their number."""
 
     name: str
     count: int
     publishes: Publishes | None = None
     subscribes: Subscribes | None = None
     responds: Responds | None = None
-    topics: int = 0
-    timed: bool = True
-    clean_start: bool = True
+    topics: int = 0  # over which the devices are spread, 0 for one each
+    timed: bool = True  # their latencies are the case's result, and not background
+    clean_start: bool = True  # False: the broker keeps the session
     session_expiry_s: int = 3600
     keep_alive_s: int = 300
-    version: Version | None = None
-    clients_file: str | None = None
+    version: Version | None = None  # the scenario's unless stated
+    clients_file: str | None = None  # of identifiers and logins
     login: tuple[str | None, str | None] | None = field(default=None, repr=False)
-    will: str | None = None
-    source: str | None = None
-    stages: tuple[Stage, ...] = ()
-    targets: tuple[int, ...] = ()
-    cores: float = 0.0
-    parts: int = -1
-    each_broker: bool = False
-    kind: str = ""
+    will: str | None = None  # topic of a Will Message, may hold `{device}`
+    source: str | None = None  # network, from which each worker takes an address
+    stages: tuple[Stage, ...] = ()  # empty for devices that stay
+    targets: tuple[int, ...] = ()  # numbers of the targets that are used in turn; empty for all
+    cores: float = 0.0  # share of a processor that one device takes
+    parts: int = -1  # most parts, of neighbours, for workers; negative: derive it and `cores`
+    each_broker: bool = False  # one device for each separate broker
+    kind: str = ""  # name that several groups share for `--place`
 
     @property
     def is_closed(self) -> bool:
@@ -192,35 +150,27 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Settings of encrypted connections; the score card notes a `verify` of False.
-
-    File names may hold `{device}`, the number of the device in its group. With `resume`,
-    connections resume the TLS session of an earlier one.
-    """
+    """Settings of encrypted connections; file names may hold `{device}`."""
 
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
     passphrase: str | None = field(default=None, repr=False)  # of an encrypted key
-    verify: bool = True
+    verify: bool = True  # the score card notes False
     minimum: str | None = None
     maximum: str | None = None
     ciphers: str | None = None
     alpn: str | None = None
-    resume: bool = False
+    resume: bool = False  # connections resume the TLS session of an earlier one
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Delays of a device that reconnects after a loss of its connection.
+    """Delays of a device that reconnects after a loss of its connection."""
 
-    It waits `delay_s`, doubled after each failed attempt up to `maximum_s`. Each wait varies by
-    `jitter` (0 to 1), so that devices that left together do not return together.
-    """
-
-    delay_s: float = 1.0
+    delay_s: float = 1.0  # doubled after each failed attempt
     maximum_s: float = 30.0
-    jitter: float = 0.5
+    jitter: float = 0.5  # share (0 to 1) by which each wait varies, to spread returns
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +262,6 @@ def may_leave(group: DeviceGroup) -> bool:
 
 
 def sent_qos(group: DeviceGroup) -> int:
-    """Return the QoS of the messages that are counted as sent by a group.
-
-    It is that of its publications, else of its responses. A group without either has that of its
-    subscription.
-    """
+    """Return the QoS of the messages that a group sends, else that of its subscription."""
     sending = group.publishes or group.responds or group.subscribes
     return sending.qos if sending is not None else 0

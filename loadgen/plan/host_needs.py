@@ -13,9 +13,7 @@ from loadgen.plan.units import parse_bytes, parse_count, parse_number
 from loadgen.sentences import PLAN_TEXT, read_table
 
 CONNECTS_PER_CORE_S = 10_000
-"""Half of the connects that a core was measured to make (36 to 50 µs each).
-
-The kernel's work for the sockets takes as much again."""
+"""Half of the connects that a core makes: the kernel's work for sockets takes as much again."""
 BUSY_SHARE = 0.7
 """Highest planned load of a host's processors; above, short delays affect latencies."""
 MOST_HOSTS = 10_000
@@ -24,20 +22,15 @@ _NAMES = read_table("loadgen.plan", "host_needs.toml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostNeeds(fit.Needs):
-    """Resources that the fullest of a plan's hosts needs, and the duration of the run.
-
-    `connects_per_s` is the host's part of the requested rate, or the most that it can make if no
-    rate is requested. `cores` is the load of messages in processors. `fewest` is the least number
-    of hosts that suffices; `binding` is the limit that one fewer exceeds, and `because` says how.
-    """
+    """Resources that the fullest of a plan's hosts needs, and the duration of the run."""
 
     hosts: int
-    connects_per_s: float
+    connects_per_s: float  # requested, or the most that the host can make
     connect_s: float
     run_s: float
-    fewest: int
-    binding: str
-    because: str
+    fewest: int  # number of hosts that suffices
+    binding: str  # limit that one fewer exceeds
+    because: str  # sentence about that limit
 
 
 def role_needs(plan: Plan) -> list[dict[str, Any]]:

@@ -2,10 +2,8 @@
 
     {"id": "{device:07}", "n": {sequence:9}, "at": {time_ms}, "celsius": 2{random:1}.{random:2}}
 
-A place is a name in braces, with its number of digits after a colon. A short number is filled with
-zeros if the number of digits begins with 0, else with spaces; a longer one keeps its last digits.
-So every message has the same length. Other braces stand for themselves, except for a single word
-in braces, which is most likely a misspelt name.
+A place is a name with its number of digits, which are filled with zeros if it begins with 0, else
+with spaces. A longer number keeps its last digits, so every message has the same length.
 
     device     number of the publishing device in its group                     7 digits
     sequence   number of the message in its stream, from 0                     10
@@ -38,11 +36,10 @@ def no_template() -> Rows[Place]:
 
 
 def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place], int]:
-    """Return the text that follows the header in a message, its places, and the header's place.
+    """Return the text that follows the header, its places, and the header's place.
 
-    A field for the header has half of its length here (kernels/payload.py).
-
-    Raises ScenarioError for an unknown name, too many digits, and a text without a place.
+    Here, a field for the header has half of its length. Raises ScenarioError for an unknown name,
+    too many digits, and a text without a place.
     """
     body = bytearray()
     places: list[tuple[int, int, int, int]] = []

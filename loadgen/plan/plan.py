@@ -1,7 +1,6 @@
 """A scenario with its derived values: groups, streams, phases, needs and shares of workers.
 
-`plan_of` makes the plan of a scenario before any host or broker is known. `fit.fit_plan` spreads it
-over the workers of its hosts. Fields of the scenario are read as `plan.scenario.field`.
+`plan_of` makes a plan before host and broker are known; `fit.fit_plan` spreads it over workers.
 """
 
 from collections.abc import Mapping
@@ -38,22 +37,16 @@ VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """Lengths of the phases, and the pace of connects.
-
-    `drain_s` is the longest drain; its last `settle_s` are a wait for repeated messages.
-    `connect_rate` is in connects a second of all workers. If it is None, only `in_flight`, the
-    connects under way at once of all workers, limits the pace. `rates` are steps of the rate within
-    `duration_s`, empty for an even rate.
-    """
+    """Lengths of the phases, and the pace of connects."""
 
     warmup_s: float = 0.0
     duration_s: float = 0.0
-    drain_s: float = 0.0
-    connect_rate: float | None = None
-    in_flight: int = 64
+    drain_s: float = 0.0  # at most
+    connect_rate: float | None = None  # a second, of all workers; None: only `in_flight` limits
+    in_flight: int = 64  # connects under way at once, of all workers
     timeout_s: float = 30.0
-    rates: tuple[RateStep, ...] = ()
-    settle_s: float = 0.0
+    rates: tuple[RateStep, ...] = ()  # within `duration_s`, empty for an even rate
+    settle_s: float = 0.0  # last part of the drain: a wait for repeated messages
     stops_at_exception: bool = False  # True if the first exception ends the run
 
 
@@ -61,13 +54,12 @@ class PhasePlan:
 class Bridge:
     """The brokers that the front brokers forward to.
 
-    `urls` is empty if `backends` private brokers are started. The topics of backend B, from 1 on,
-    are FRONT_ROOT/B/T at the front and BACKEND_ROOT/B/T at the backend, with T from 0 to
-    `topics` - 1.
+    The topics of backend B, from 1 on, are FRONT_ROOT/B/T at the front and BACKEND_ROOT/B/T at the
+    backend, with T from 0 to `topics` - 1.
     """
 
     backends: int
-    urls: tuple[str, ...]
+    urls: tuple[str, ...]  # empty if private brokers are started
     topics: int
     front_root: str
     backend_root: str
@@ -81,21 +73,15 @@ Storage = Literal["none", "periodic", "each change"]
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The brokers that a run needs.
+    """The brokers that a run needs."""
 
-    `names` holds the name of a private broker, or URLs. `instances` is the number of private
-    brokers to start, each separate from the others. With `separate_urls` several URLs are separate
-    brokers, too. `storage` and `encrypted` are settings of private brokers. `may_be_several`: the
-    case can be spread over `instances`.
-    """
-
-    names: tuple[str, ...] = ()
-    instances: int = 1
-    separate_urls: bool = False
-    storage: Storage = "none"
-    encrypted: bool = False
+    names: tuple[str, ...] = ()  # the name of a private broker, or URLs
+    instances: int = 1  # private brokers to start, each separate from the others
+    separate_urls: bool = False  # several URLs are separate brokers, too
+    storage: Storage = "none"  # of private brokers
+    encrypted: bool = False  # private brokers
     bridge: Bridge | None = None
-    may_be_several: bool = False
+    may_be_several: bool = False  # the case can be spread over `instances`
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -122,10 +108,7 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True)
 class BrokerNeeds:
-    """Capabilities that a broker needs, and advice for brokers that lack them.
-
-    The rehearsal checks them with packets as the devices send them (`plan/rehearsal.py`).
-    """
+    """Capabilities that a broker needs, and advice for brokers that lack them."""
 
     qos: int = 0
     qos_option: str = "--qos {highest}"  # advice if the broker allows QoS {highest} at most
@@ -137,16 +120,12 @@ class BrokerNeeds:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """A fault that the run causes in its window: a killed broker, or a disconnected consumer.
-
-    `after_s` counts from the start of the window, None for its middle. `command` kills and restarts
-    the brokers, None for private ones. A killed broker must serve again within `recovery_s`.
-    """
+    """A fault that the run causes in its window: a killed broker, or a disconnected consumer."""
 
     victim: Literal["broker", "consumer"]
-    after_s: float | None = None
-    command: str | None = None
-    recovery_s: float | None = None
+    after_s: float | None = None  # since the window began, None for its middle
+    command: str | None = None  # kills and restarts the brokers, None for private ones
+    recovery_s: float | None = None  # within which a killed broker must serve again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +133,7 @@ class Plan:
     """A scenario with the values derived from it for devices, brokers and workers.
 
     The publishing groups have the streams from 0 on, in the order of the groups. The run's topics
-    begin with `ROOT` until the plan is fitted to its hosts, then with `root`. `run_tag` (32 bits)
-    marks every payload of this run. `connected_by` is the tag of the run that connected the
-    devices, used in the names of devices and topics; None if it is this run. `send_tick_us` is the
-    longest time that a due message may wait to be sent with others, 0 to send each at its due time.
-    With `separate_brokers` each target is a separate broker, and the topics are spread over them.
-    Otherwise all targets lead to the same broker.
+    begin with `ROOT` until the plan is fitted to its hosts, then with `root`.
     """
 
     scenario: Scenario
@@ -177,15 +151,15 @@ class Plan:
     report_every_s: float | None = None  # interval of events with the progress, None: no events
 
     # Filled in when the broker's addresses and the hosts are known.
-    run_tag: int = 0
-    connected_by: int | None = None
+    run_tag: int = 0  # 32 bits, in every payload of this run
+    connected_by: int | None = None  # tag of the run that connected the devices, None: this one
     targets: tuple[Target, ...] = ()
     workers: tuple[WorkerPlan, ...] = ()
     username: str | None = None
     password: str | None = None
-    send_tick_us: int = 0
+    send_tick_us: int = 0  # longest wait of a due message to be sent with others
     max_packet_bytes: int = 1 << 20
-    separate_brokers: bool = False
+    separate_brokers: bool = False  # each target is one, and the topics are spread over them
 
     @property
     def version(self) -> Version:
@@ -238,8 +212,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a scenario whose case has these groups.
 
-    A case passes only the values that differ from the defaults of its scenario. Raises
-    ScenarioError if fields contradict the groups.
+    A case passes the values that differ from defaults. Raises ScenarioError for contradictions.
     """
     brokers = Brokers(
         scenario.broker,
@@ -427,10 +400,8 @@ def _plans() -> TypeAdapter[Plan]:
 
 
 def document_of(plan: Plan) -> dict[str, Any]:
-    """Return the parts of a plan that a worker needs, as JSON values.
-
-    The scenario is reduced to the fields that cases share, without the broker's addresses.
-    """
+    """Return the parts of a plan that a worker needs, as JSON values."""
+    # The scenario is reduced to the fields that cases share, without the broker's addresses.
     left_out: dict[str, Any] = dict.fromkeys(_COORDINATORS, True) | {
         "scenario": _ADDRESSES | _OF_GROUPS
     }

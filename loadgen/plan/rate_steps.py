@@ -1,8 +1,7 @@
 """Rate steps: shares of the target rate, played one after another and judged separately.
 
-`50%,75%:20s,100%` is three steps. They have one schedule, whose rate changes: messages that a step
-leaves owed are sent in the next one. The first part of a step is not judged, so that the effects of
-the change can settle. The first step has no such part, for the warm-up before it has its rate.
+`50%,75%:20s,100%` is three steps of one schedule: messages that a step leaves owed are sent in the
+next one. The first part of a step, except the first step, is not judged.
 """
 
 from collections.abc import Sequence
@@ -55,7 +54,7 @@ def _read_step(part: str) -> tuple[float, float | None]:
 def rate_steps(text: str | None, seconds: float, settle_s: float) -> tuple[RateStep, ...]:
     """Return the steps of a text in canonical form; empty for None.
 
-    `seconds` is the time of a step without a time; at most half of a step is left for settling.
+    `seconds` is the time of a step without a time; at most half of a step is for settling.
     """
     if text is None:
         return ()

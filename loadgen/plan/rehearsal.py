@@ -1,7 +1,6 @@
-"""The rehearsal of a run before its load, with one or two devices of each group.
+"""The rehearsal of a run before its load: devices of each group, and their messages.
 
-This module computes the devices with their targets, subscriptions and publications, and the
-receivers of each publication. `loadgen.brokers.rehearsal` plays them.
+`loadgen.brokers.rehearsal` plays it.
 """
 
 from collections.abc import Sequence
@@ -23,29 +22,25 @@ TARGETS_ASKED: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A message as a device of the run sends it; `size_bytes` is the largest payload size."""
+    """A message as a device of the run sends it."""
 
     topic: str
     qos: int
-    size_bytes: int
+    size_bytes: int  # of the largest payload
     retain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The part of one device in the rehearsal.
-
-    `device` is its number in its group, `target` the number of one of the plan's targets. `window`
-    is the number of messages that it may have in flight, 0 if it sends nothing or at QoS 0.
-    """
+    """The part of one device in the rehearsal."""
 
     group: DeviceGroup
-    device: int
-    target: int
+    device: int  # number in the group
+    target: int  # number in the plan
     filters: tuple[str, ...] = ()
     qos: int = 0  # of the filters
     publications: tuple[Publication, ...] = ()
-    window: int = 0
+    window: int = 0  # messages in flight at most, 0 if it sends nothing or at QoS 0
 
     @property
     def shares(self) -> bool:
@@ -55,8 +50,7 @@ class Role:
 def roles_of(plan: Plan) -> tuple[Role, ...]:
     """Return a device of each group at each target of the group; at least two if they share.
 
-    All devices of a group have the topics of its first device, so that a message that is published
-    at one target has receivers at the others.
+    All have the topics of the first device, so that a message has receivers at each target.
     """
     roles: list[Role] = []
     for group in plan.groups:
@@ -82,8 +76,7 @@ def placed(plan: Plan, group: DeviceGroup, at_least: int = 1) -> list[tuple[int,
 def acquainted(roles: Sequence[Role], topic: str) -> tuple[Role, ...]:
     """Add a message from each target to the first role.
 
-    Brokers without a connection to each other also serve the shared subscriptions at each of them.
-    Only a topic that is subscribed to at one broker alone shows that the brokers are connected.
+    Only a topic that is subscribed to at one broker alone shows that brokers are connected.
     """
     greeting = Publication(topic, 0, GREETING_BYTES)
     greeting_roles: list[Role] = []
@@ -116,14 +109,11 @@ def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A publication of a role and its receivers, all by their indexes.
-
-    Several receivers have one shared subscription, so that one of them must receive it.
-    """
+    """A publication of a role and its receivers, all by their indexes."""
 
     sender: int
     publication: int
-    receivers: tuple[int, ...]
+    receivers: tuple[int, ...]  # several: of a shared subscription, one of them receives it
 
 
 def deliveries_of(roles: Sequence[Role], *, separate: bool) -> tuple[Delivery, ...]:

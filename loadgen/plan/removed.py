@@ -36,11 +36,7 @@ ADDED: Mapping[str, object] = _TABLE["added"]
 
 
 def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
-    """Return values by name together with the unset values of a kind's removed names.
-
-    Fields that were added are left out while they are unset. The result has the same digest as in
-    earlier versions, so that their searches and sweeps can be continued.
-    """
+    """Return values by name as earlier versions had them, so that digests stay the same."""
     there = {
         name: value
         for name, value in values.items()

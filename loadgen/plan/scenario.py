@@ -1,11 +1,8 @@
 """The fields of a scenario, with which a user describes a run, and checks of their combinations.
 
-A field is declared once, as type, kind (`plan.fields`) and default, with its help in scenario.toml.
-Its kind reads its values and defines the option of the command line. `Scenario` has the fields that
-cases share; each case adds further ones in its module of `loadgen.cases`.
-
-Field names are the options' names with `-` written `_`. None means that the field was not given.
-Times are in seconds, rates a second, sizes in bytes.
+A field is declared once, as type, kind and default, with its help in scenario.toml. It is named as
+its option with `-` written `_`; None means that it was not given. Times are in seconds, rates a
+second, sizes in bytes.
 """
 
 import inspect
@@ -133,9 +130,8 @@ class Scenario(BaseModel):
     grows: ClassVar[str] = "devices"
     """The field that `search --for devices` increases."""
     search_p99_s: ClassVar[float | None] = 0.1
-    """Highest p99 latency of a load that a search accepts, None for any latency. A message that is
-    later than this has waited in a queue, so that a growing queue shows in a window of any length.
-    The limit is higher for stored messages and connects, which take longer."""
+    """Highest p99 latency of a load that a search accepts, None for any: a later message has waited
+    in a queue. It is higher for stored messages and connects, which take longer."""
 
     case: str
     broker: Annotated[tuple[str, ...], Texts("URL", load="none")] = ("auto",)
@@ -281,10 +277,7 @@ class Scenario(BaseModel):
         return Reconnect(delay_s, max(delay_s, self.reconnect_max))
 
     def publishes(self, name: str, rate: float) -> Publishes:
-        """Return the publications of each device of a group, by the shared fields.
-
-        `name` stands for `{group}` in the topics.
-        """
+        """Return the publications of each device of a group; `name` is `{group}` in the topics."""
         return Publishes(
             topic=self.topics_of(name),
             rate=0.0 if self.closed else rate,
@@ -517,10 +510,7 @@ def read_toml(
 
 
 def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:
-    """Write the scenario as TOML, from which an equal one can be read except for passwords.
-
-    `only` names the fields to write; if it is empty, all fields with a value are written.
-    """
+    """Write the scenario, or `only` some of its fields, as TOML without passwords."""
     return toml_lines(
         {
             name: value

@@ -1,9 +1,7 @@
 """Spreads groups of devices over workers, by the cost of a device.
 
-The cost model was measured on one core of a current x86 server. A socket call takes some
-microseconds whatever it carries, and a message well under one. So sending one message at a time
-costs about ten times as much as sending together those that fell due in a millisecond. The size of
-a message matters from some kilobytes on.
+The cost model was measured on one core of a current x86 server: a socket call takes some
+microseconds whatever it carries, and a message well under one.
 """
 
 import math
@@ -69,10 +67,8 @@ def _messages_per_call(rate: float) -> float:
 
 
 def _parts(group: DeviceGroup) -> int:
-    """Return the most parts of a group: its devices, or the queues that they consume.
-
-    The consumers of a queue stay together, because one worker counts the messages of a queue.
-    """
+    """Return the most parts of a group: its devices, or the queues that they consume."""
+    # One worker counts the messages of a queue.
     shared = group.subscribes.shared if group.subscribes is not None else ()
     return min([group.count, *map(group.distinct, shared)])
 
@@ -102,13 +98,12 @@ def spread(
     hosts: int = 1,
     where: HostsOfGroups | None = None,
 ) -> Shares:
-    """Return the shares of each worker; a group's devices are dealt out one by one, like cards.
+    """Return the shares of each worker; worker w is on host w modulo `hosts`.
 
-    Neighbouring devices have neighbouring places in the schedule, so dealing keeps the schedule of
-    every worker even. Each group begins at the worker after the last of the group before, so that
-    small groups do not all fall to the first worker. Queues stay undivided, and neighbours stay
-    together. Worker w is on host w modulo `hosts`. If there are several hosts, a publisher and the
-    subscriber with its number are on different ones.
+    Devices are dealt out one by one, like cards: neighbours have neighbouring places in the
+    schedule, so every worker gets an even one. Each group begins at the worker after the last of
+    the group before. Queues stay undivided. With several hosts, a publisher and the subscriber with
+    its number are on different ones.
     """
     shares: list[list[Share]] = [[] for _ in range(workers)]
     for lane, members in _lanes(groups, workers, hosts, where):

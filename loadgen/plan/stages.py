@@ -1,8 +1,7 @@
 """Stages of a group: the number of its connected devices in the course of a run.
 
-A stage has the devices with the lowest numbers. Its number is reached at once, or evenly over some
-seconds. Times count from the begin of the window; the first stage holds from the begin of the
-schedule on. The schedule of a device that is away stands still.
+A stage has the devices with the lowest numbers. Times count from the beginning of the window, and
+the first stage holds before it. The schedule of a device that is away stands still.
 """
 
 from collections.abc import Iterator, Sequence

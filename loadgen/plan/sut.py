@@ -1,8 +1,7 @@
 """A user's description of the system under test: `--sut sut.toml`.
 
-Parts and lines are those of the published report's section "System under test". The description is
-not verified: its size is limited, and it is stored in run.json and shown on the score card. Only
-rack units and `stored_first` are used further.
+It is shown on the score card, in the order of the published report, and not verified. Only rack
+units and `stored_first` are used further.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""Tables as data, made by cases for the report of their runs and by the report's builders.
-
-Every rendering of a report shows any table, so a case needs no code for one of them.
-"""
+"""Tables as data, which every rendering of a report shows."""
 
 from dataclasses import dataclass
 
@@ -10,31 +7,25 @@ TableCell = str | float | None
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell; `notes` are below its value in small print, and `remark` is about its row.
-
-    A `wrong` cell is marked. `link` is the anchor of a section of the same report.
-    """
+    """A table cell with additions to its value."""
 
     value: TableCell
-    notes: tuple[str, ...] = ()
-    remark: str = ""
-    wrong: bool = False
-    link: str = ""
+    notes: tuple[str, ...] = ()  # below it, in small print
+    remark: str = ""  # a sentence about the row
+    wrong: bool = False  # the cell is marked
+    link: str = ""  # anchor of a section of the same report
 
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """A table with a heading and a sentence; `texts` are the places of columns that hold words.
-
-    `look` names the style of a page's table: "score", "sweep", "sides" or "facts".
-    """
+    """A table with a heading and a sentence."""
 
     title: str
     note: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell | TableCell, ...], ...]
-    texts: tuple[int, ...] = (0,)
-    look: str = ""
+    texts: tuple[int, ...] = (0,)  # places of columns that hold words
+    look: str = ""  # style on a page: "score", "sweep", "sides" or "facts"
 
 
 def as_cell(value: Cell | TableCell) -> Cell:

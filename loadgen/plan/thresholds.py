@@ -1,9 +1,4 @@
-"""A user's requirements for a run: `end_to_end.p99<5ms`, `lost==0`, `received_rate>=9.9k`.
-
-The figures are those of the measurement window: a statistic of a latency series, as in the score
-card's `latency`; a state of the window's ledger; the messages sent or received a second.
-`judge.thresholds` checks them.
-"""
+"""A user's requirements for figures of the measurement window: `end_to_end.p99<5ms`, `lost==0`."""
 
 import re
 from dataclasses import dataclass
@@ -38,17 +33,13 @@ _THRESHOLD = re.compile(r"\s*([a-z0-9_.]+)\s*(<=|>=|==|<|>)\s*(\S+)\s*", re.ASCI
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """A requirement `figure comparison bound`.
-
-    The bound is in µs for a latency, else in messages or messages a second. With `share` it is a
-    share of the intended messages or of the expected deliveries.
-    """
+    """A requirement `figure comparison bound`."""
 
     text: str
     figure: str
     comparison: str
-    bound: float
-    share: bool = False
+    bound: float  # µs for a latency, else messages or messages a second
+    share: bool = False  # the bound is a share of intended messages or expected deliveries
 
     @property
     def is_latency(self) -> bool:

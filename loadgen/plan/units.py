@@ -1,7 +1,6 @@
 """Numbers, times and sizes in readable notation: `10k`, `2.5M`, `500ms`, `5m`, `32-256`.
 
-Every function takes text from a command line, or a number from TOML, and raises a ValueError of one
-line that quotes a wrong value.
+Every function takes text, or a number from TOML, and raises a ValueError of one line.
 """
 
 import math
@@ -38,7 +37,6 @@ def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
 
 
 def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], example: str) -> Decimal:
-    """Return the number in `value` times the multiple of its suffix."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{shown(value)} is not a number such as {example}")
     if isinstance(value, str):
