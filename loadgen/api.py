@@ -248,8 +248,7 @@ async def run_async(
     has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
-    if not isinstance(scenario, Scenario):
-        scenario = build_scenario(str(scenario), None, {})
+    scenario = _scenario_of(scenario)
     with directory_or_new(out, scenario.case) as directory:
         async with _testbed(scenario, cluster, interrupt, "run", lends=False) as testbed:
             result = await testbed.run(scenario, directory, progress=progress)
@@ -324,7 +323,7 @@ def _search_of(scenario: Scenario, target: str, options: SearchOptions) -> Searc
 
 @_speaking
 async def search_async(
-    scenario: Scenario,
+    scenario: Scenario | str,
     target: str = "rate",
     out: str | Path | None = None,
     *,
@@ -333,13 +332,14 @@ async def search_async(
     cluster: HostSource | None = None,
     **options: Unpack[SearchOptions],
 ) -> SearchResult:
-    """Find the highest `target` (rate, devices, base) of the scenario whose run is valid.
+    """Find the highest `target` (rate, devices, base) of a scenario, or of a case by its name.
 
     The same call with the same `out` continues an interrupted search, and with a larger
     `most_steps` one that ran out of steps. `result.limit` has the load, its confirmation, the
     reasons why the next load failed, and `own` if these are the generator's fault; it is None if
     `interrupt` ended the search.
     """
+    scenario = _scenario_of(scenario)
     with directory_or_new(out, f"search-{scenario.case}") as directory:
         async with _testbed(scenario, cluster, interrupt, "search") as testbed:
             wanted = _search_of(scenario, target, options)
@@ -351,7 +351,7 @@ async def search_async(
 
 @_speaking
 async def sweep_async(
-    scenario: Scenario,
+    scenario: Scenario | str,
     axes: Mapping[str, Sequence[object]],
     out: str | Path | None = None,
     *,
@@ -362,13 +362,13 @@ async def sweep_async(
     cluster: HostSource | None = None,
     **options: Unpack[SearchOptions],
 ) -> SweepTable:
-    """Play every combination of the axes' values, {"ratio": [1, 10, 100], "size": [32, 256]}.
+    """Play every combination of the axes' values: {"ratio": [1, 10, 100], "size": [32, 256]}.
 
     With `target`, find the limit of each. The same `out` keeps earlier results; the table is
     written there as table.html, .md, .csv and .json. A row that could not be played has the reason
     in `reasons`; an interrupted table ends where the sweep did.
     """
-
+    scenario = _scenario_of(scenario)
     if not axes:
         raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())
     for name, values in axes.items():
@@ -403,7 +403,7 @@ def _tabled(result: SweepResult) -> SweepTable:
 
 @_speaking
 async def compare_async(
-    scenario: Scenario,
+    scenario: Scenario | str,
     brokers: Sequence[str],
     out: str | Path | None = None,
     *,
@@ -417,6 +417,7 @@ async def compare_async(
     The same `out` continues. If other programs disturb a run, it is repeated, at most twice. Raise
     RunInterruptedError if `interrupt` comes before each broker has a run.
     """
+    scenario = _scenario_of(scenario)
     if len(brokers) < 2 or len(set(brokers)) < len(brokers):
         raise UsageError(API_TEXT.FEW_BROKERS())
     axes = (("broker", tuple(brokers)),)
@@ -452,6 +453,10 @@ async def _testbed(
         testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)
         async with testbed:
             yield testbed
+
+
+def _scenario_of(scenario: Scenario | str) -> Scenario:
+    return scenario if isinstance(scenario, Scenario) else build_scenario(str(scenario), None, {})
 
 
 def _text(value: object) -> str:

@@ -232,7 +232,7 @@ def test_every_verb_speaks_python(tmp_path: Path) -> None:
     with refused("NOT_EMPTY", RunDirectoryError):
         api.run(fanin(), tmp_path / "full")
     with refused("UNKNOWN_TARGET", ScenarioError):
-        api.search(fanin(), "speed", tmp_path / "s")
+        api.search("fanin", "speed", tmp_path / "s")
     with refused("SEARCH_ARGUMENT", ScenarioError):
         api.search(fanin(), "rate", tmp_path / "s", most_stepz=3)  # type: ignore[call-arg]
     with refused("NO_VALUE", ScenarioError):

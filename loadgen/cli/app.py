@@ -227,8 +227,7 @@ def _tune() -> typer.Typer:
         before = [_CONTEXT, *declared("tune_check")]
         check.callback(invoke_without_command=True)(with_options(late("tune.check"), before, text))
         for case in CASES.values():
-            summary = f"For a run of {case.name}: {case.summary}"
-            add_command(check, case.name, partial(check_case, case), summary)
+            add_command(check, case.name, partial(check_case, case), case.summary)
         return check
 
     app = group(help=help_text("tune"), add_completion=False)

@@ -20,6 +20,11 @@ def plain_number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
 
 
+def per_second(value: float, noun: str = "msg") -> str:
+    number = plain_number(value)
+    return f"{number} {noun if number == '1' else noun + 's'}/sec"
+
+
 _WORDS = read_table("loadgen.judge", "conditions.toml")
 """Each condition in words; of one that is true or false, those of both."""
 
@@ -73,7 +78,7 @@ def _shown(condition: str, value: Any) -> str:
     elif condition == "handshakes":
         value = " and ".join(map(" ".join, value)) or "not encrypted"
     elif condition.endswith("rate"):
-        value = plain_number(value)
+        value = per_second(value)
     return render(condition, [words], {"value": value})
 
 

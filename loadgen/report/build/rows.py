@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import MEASURES, RowSpec
 from loadgen.cases.registry import CASES
-from loadgen.judge.published import SECURED, Figures, plain_number
+from loadgen.judge.published import SECURED, Figures, per_second, plain_number
 from loadgen.metrics.reducer import LatencySummary
 from loadgen.plan.reading import figure, objects, part
 from loadgen.plan.tables import Cell, DataTable, TableCell
@@ -327,7 +327,7 @@ class _Words(dict[str, str]):
         super().__init__(
             case=facts.record.case.upper(),
             devices=f"{sum(group.count for group in counted):,}",
-            background_rate=plain_number(sum(g.rate or 0.0 for g in background)),
+            background_rate=per_second(sum(g.rate or 0.0 for g in background)),
             rack_units=plain_number(facts.rack_units or 0.0),
             subscribed=" and subscribed" if scenario.get("subscribe") is True else "",
             backends=_text(scenario.get("backends") or len(scenario.get("backend") or ()) or 1),
@@ -348,8 +348,9 @@ class _Words(dict[str, str]):
                 "topics": f"{group.topics:,}",
                 "ratio": f"{group.deliveries:,}",
                 "pairs": f"{group.topics or group.count:,}",
-                "rate": plain_number(rate),
-                "each": plain_number(rate / max(group.count, 1)),
+                "rate": per_second(rate),
+                "requests": per_second(rate, "request"),
+                "each": per_second(rate / max(group.count, 1)),
             }
 
     def __missing__(self, key: str) -> str:
