@@ -131,8 +131,6 @@ Side = Literal["none", "generator", "front", "backend", "front or backend"]
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """The side that limited the rate, and the figures that show it."""
-
     side: Side
     detail: str
 

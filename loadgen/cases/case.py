@@ -27,8 +27,6 @@ RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Effic
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """The type and unit of a row's figures."""
-
     type: RowType
     unit: str
     load: bool = False  # the figure is the load that was played, not a limit of the broker
@@ -43,8 +41,6 @@ MEASURES: Mapping[str, Measure] = TypeAdapter(dict[str, Measure]).validate_pytho
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """One row of a case's score card."""
-
     name: str  # this and `description` may hold `{field}`, filled with the values of the run
     measure: str  # key of MEASURES
     description: str
@@ -224,7 +220,6 @@ class Case(Generic[S]):
 
     @property
     def name(self) -> str:
-        """Its name in commands, scenario files and results."""
         return str(self.scenario.model_fields["case"].default)
 
     @property

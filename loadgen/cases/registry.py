@@ -46,7 +46,6 @@ BEHAVIOURS = tuple(dict.fromkeys(case.behaviour for case in CASES.values()))
 
 
 def case_of(name: str) -> Case[Any]:
-    """Return the case of this name; raise ScenarioError if it is unknown."""
     if name not in CASES:
         known = tuple(CASES)
         raise ScenarioError(

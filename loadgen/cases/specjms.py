@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 _RETURN = Reconnect(0.1, 1.0)
-"""Delays of a device that reconnects after it lost its connection."""
 
 
 def _groups(chain: SupplyChain) -> tuple[DeviceGroup, ...]:

@@ -63,7 +63,6 @@ def late(place: str) -> Callable[..., int]:
 
 
 def program() -> Any:
-    """Return click's command of the program."""
     return typer.main.get_command(app())
 
 

@@ -26,7 +26,6 @@ from loadgen.run.testbed import Testbed
 
 
 def play_and_show(scenario: Scenario, flags: Flags) -> int:
-    """Run the scenario with the options of a run; return the exit status."""
     check_power_logs(scenario)
     return show(play(scenario, flags), scenario, flags)
 
@@ -116,7 +115,6 @@ def play_variant(scenario: Scenario, flags: Flags) -> int:
 
 
 def _twice(scenario: Scenario, flags: Flags) -> int:
-    """Run twice, with a score card each, and compare the two."""
     directory = flags["out"] or default_directory(datetime.now(UTC), scenario.case)
     again = repeat_directory(directory)
     for path in (directory, again):

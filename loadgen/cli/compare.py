@@ -84,7 +84,6 @@ def _show(
     flags: options.Flags,
     result: SweepResult | None = None,
 ) -> int:
-    """Print the comparison and write its page; return the exit status."""
     parts = []
     if repeated := sum(one.spoiled for one in result.measured) if result else 0:
         parts.append(("repeated", f"{counted(repeated, 'run')} disturbed by other load"))

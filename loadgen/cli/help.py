@@ -15,7 +15,6 @@ PANELS = ("Run", HOSTS, "Messages", "Devices", "Broker", "TLS", "Power", BASELIN
 """Headings of the complete text in their order, after those of every day and of the case."""
 
 WIDEST = 120
-"""Widest help text, in columns."""
 
 _EVERYTHING = "loadgen.help-all"
 _FIRST = ("Arguments", SEARCH, COMMON)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _session(flags: Flags) -> "Iterator[SparkSession]":
-    """Start Spark as the options say, for the length of the block."""
     settings = spark_settings(flags["spark_conf"])
     print("starting Spark ...", file=sys.stderr)
     with open_session(flags["spark_master"], options=settings) as spark:

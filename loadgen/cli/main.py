@@ -165,7 +165,6 @@ def _fail(message: str, status: int) -> int:
 
 
 def _scrubbed(text: str) -> str:
-    """Remove all secrets that were read from a text."""
     read = sys.modules.get("loadgen.run.secrets")  # which few commands need
     return scrub(text, () if read is None else read.known_secrets())
 

@@ -32,8 +32,6 @@ _LAST_NUMBER: Final = re.compile(r"(?<![0-9])(?:0|[1-9][0-9]{0,8})(?=[^0-9]*$)")
 
 @dataclass(frozen=True, slots=True)
 class ImportedScenario:
-    """The result of an import: a scenario, its file and notes."""
-
     scenario: Scenario
     toml: str
     clients: tuple[tuple[str, str | None, str | None], ...]  # name, user and password, first group
@@ -94,7 +92,6 @@ class _Client(BaseModel, strict=True):
     reconnect_us: Annotated[float, Field(alias="reconnectDelayUSecs", ge=0)] = 0
     timeout_s: Annotated[float, Field(alias="connectionTimeoutSecs", ge=0)] = 0
     named: frozenset[str]
-    """The fields of the list that it has."""
 
     @property
     def topic(self) -> str:
@@ -116,7 +113,6 @@ class _Client(BaseModel, strict=True):
 
     @property
     def options(self) -> tuple[tuple[str, object], ...]:
-        """Further keys of its group."""
         clean = not self.expiry_s if self.version.endswith("5") else self.clean_session
         return (
             *(("qos", topic.qos) for topic in self.topics),
@@ -271,7 +267,6 @@ def _same(clients: Sequence[_Client], field: str, value: Callable[[_Client], Any
 
 
 def _common(clients: Sequence[_Client]) -> dict[str, object]:
-    """Return the fields that are alike in all clients."""
     _same(clients, "useTLS or WebSocket", lambda client: client.url.partition(":")[0])
     fields = {
         "mqtt": _same(clients, "version", lambda client: _MQTT[client.version[-1]]),
@@ -302,7 +297,6 @@ def _brokers(
 def _unlisted(
     clients: Sequence[_Client], listed: Sequence[_Client], clients_file: str | None
 ) -> list[_Client]:
-    """Return the clients that the file of clients does not name."""
     named = () if clients_file is None else {client.number for client in listed}
     return [client for client in clients if client.number not in named]
 

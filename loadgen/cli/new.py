@@ -40,7 +40,6 @@ def write_scenario(flags: Flags) -> int:
 
 
 def _answers(flags: Flags) -> dict[str, str]:
-    """Return the answers that are options, and ask for the others."""
     answers: dict[str, str] = {}
     for question in declared("new"):
         name, option = question.name, question.annotation.__metadata__[0]

@@ -109,7 +109,6 @@ def _declared(name: str, row: Mapping[str, Any]) -> inspect.Parameter:
 
 
 def _count(kind: Count, text: str) -> int:
-    """Read a number as those of scenarios are read."""
     try:
         return kind.parse(text)
     except ValueError as error:
@@ -226,7 +225,6 @@ def add_command(
 
 
 def add_plain(app: typer.Typer, name: str, function: Callable[[Flags], int], table: str) -> None:
-    """Add a command that is declared by a table alone."""
     summary = help_text(table).partition("\n\n")[0]
     add_command(app, name, partial(command, table, function), summary)
 

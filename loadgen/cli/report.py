@@ -145,7 +145,6 @@ def _surveyed(
     *,
     quiet: bool = False,
 ) -> list[ReportBroker]:
-    """Check what each broker can play."""
     surveyed: list[ReportBroker] = []
     for urls, extra in zip(brokers, extras, strict=True):
         plain, secured = split_urls(urls)
@@ -246,7 +245,6 @@ def _shown_on(progress: Progress) -> Callable[[ReportState], None]:
 
 
 def _written(result: ReportResult, power: dict[int, LogSettings], flags: options.Flags) -> int:
-    """Write the document and print its path, or its JSON; return the exit status."""
     if not result.measured:
         tell([f"loadgen: nothing was measured; see {result.directory}"])
         return 130 if result.interrupted else 1

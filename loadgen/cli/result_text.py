@@ -65,7 +65,6 @@ def print_result(
 
 
 def tell(lines: Sequence[str]) -> None:
-    """Write lines for people to stderr."""
     print("\n".join(lines), file=sys.stderr)
 
 

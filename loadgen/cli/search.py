@@ -31,7 +31,6 @@ def with_thresholds(flags: options.Flags, searching: bool) -> tuple[options.Flag
 
 
 def searched(scenario: Scenario, flags: options.Flags, request: str) -> Search:
-    """Return the search that the options request; raises ScenarioError."""
     bounds: dict[str, Any] = {
         argument: parsed(name.strip("_").replace("_", "-"), flags[name], reader)
         for name, (argument, reader) in _BOUNDS.items()
@@ -79,7 +78,6 @@ def search_case(case: Case[Any], flags: options.Flags) -> int:
 
 
 def _show(result: SearchResult, flags: options.Flags) -> int:
-    """Print the result, and write a score card of the run at the limit."""
     if result.limit is None:
         steps, out = len(result.steps), result.directory
         again = f"continue with the same command and --out {out}"

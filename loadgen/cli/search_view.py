@@ -48,7 +48,6 @@ def step_line(step: SearchStep) -> str:
 
 
 def rate_step_lines(steps: Sequence[RateStepVerdict]) -> list[str]:
-    """Return a line for each rate step of a run."""
     lines = []
     for number, step in enumerate(steps, start=1):
         facts = step.facts

@@ -35,7 +35,6 @@ def _axes(pairs: list[str]) -> Axes:
 
 
 def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
-    """Return the sweep that the options request; raises ScenarioError."""
     axes = _axes(flags["set_"] or [])
     if not axes:
         raise ScenarioError(RUN_TEXT.NOTHING_SWEPT())

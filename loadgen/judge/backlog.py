@@ -98,5 +98,4 @@ def backlog_growth(samples: Sequence[BacklogSample]) -> float:
 
 
 def lasting(standstills: Sequence[Standstill], window_s: float) -> tuple[Standstill, ...]:
-    """Return the standstill that lasted to the end of the window, if there is one."""
     return tuple(s for s in standstills[-1:] if window_s - s.until_s < STANDSTILL_END_S)

@@ -26,8 +26,6 @@ RATE_SIGMAS = 4
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The end of a run: complete, interrupted, or without some of its workers."""
-
     interrupted: bool = False
     abandoned: bool = False  # the run ended without waiting for messages in flight
     drain_s: float = 0.0  # time for which it waited for them at most
@@ -77,8 +75,6 @@ class Connects:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The messages that publishers had to send, and when."""
-
     connects_only: bool = False  # no messages: the rate is that of the connects
     target_rate: float = 0.0  # messages a second over all publishers
     arrivals_random: bool = False  # drawn at random (uniform, Poisson)

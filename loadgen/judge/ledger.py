@@ -69,7 +69,6 @@ class Ledger:
         return self.sent + self.owed
 
     def document(self) -> dict[str, int | None]:
-        """Return the intended messages and their states, for run.json."""
         return {"intended": self.intended, **asdict(self)}
 
     @property
@@ -177,7 +176,6 @@ _SUMS = tuple(sum_.name for sum_ in fields(Witness) if sum_.default == 0)
 
 
 def witness_of(closings: Sequence[Mapping[str, Any]]) -> Witness:
-    """Return the sum of the workers' closing reports."""
     refusals: Counter[str] = Counter()
     violations: Counter[int] = Counter()
     for closing in closings:

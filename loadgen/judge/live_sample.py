@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LiveSample:
-    """Sums over all workers at one moment."""
-
     time_ns: int  # CLOCK_MONOTONIC
     connected: int = 0
     sent: int = 0  # with responses

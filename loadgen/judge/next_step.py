@@ -38,7 +38,6 @@ WHOLE_STEPS = 6
 """The last steps have whole windows, so that each that holds is confirmed: if the limit wavers by
 10 %, 99 % of searches confirm theirs, and 92 % without this rule."""
 DIGITS = 4
-"""Significant digits of a load."""
 PRECISION_MINIMUM = 0.01
 HOPELESS_SHARE = 0.1
 
@@ -76,7 +75,6 @@ class Aim:
             raise ScenarioError(JUDGE_TEXT.STEPS(steps=self.most_steps))
 
     def document(self) -> dict[str, Any]:
-        """Return the fields, with their names in search.json."""
         named = asdict(self)
         return {"whole" if name == "integral" else name: named[name] for name in named}
 

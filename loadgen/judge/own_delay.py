@@ -15,7 +15,7 @@ STALLED_SHARE_LIMIT = 0.01
 STALLED_FLOOR_S = 0.1
 """A shorter total is jitter, which the latency series show better."""
 OWN_SHARE_LIMIT = 0.5
-"""Share of the p99 above which it describes this host rather than the broker."""
+"""Share of own delay in a p99 above which that describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
 """Share of the send delay's limit below which own delay is tolerated: a time slice or two."""
 REMARK_SHARE = 0.1

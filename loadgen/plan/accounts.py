@@ -20,13 +20,10 @@ ANY_ROOT = "+"
 """Wildcard for the first level of the run's topics, which is not fixed until the broker runs."""
 
 Login = tuple[str, str]
-"""User name and password."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user of the broker, with filters of the topics that it may publish and receive."""
-
     user_name: str
     password: str
     publishes: tuple[str, ...] = ()

@@ -24,8 +24,6 @@ RESUBSCRIBE_ID = SUBSCRIBE_ID - 1_000
 
 
 class PlannedFleet(Fleet):
-    """The devices of one worker, with their plan."""
-
     plan: Plan
 
     def group_of(self, row: int) -> DeviceGroup:

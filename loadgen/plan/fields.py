@@ -362,8 +362,6 @@ class Texts(TextLine):
 
 
 class Thresholds(Texts):
-    """Thresholds that figures of a run must keep."""
-
     allowed = FORMS
 
     def parse(self, value: object) -> tuple[str, ...]:
@@ -444,8 +442,6 @@ class Placement(Texts):
 
 
 class RateSteps(TextLine):
-    """Shares of the rate, played one after another."""
-
     allowed = "shares of the rate, each with its time, such as 50%,75%:20s,100%"
 
     def parse(self, value: object) -> str:
@@ -476,7 +472,6 @@ class TableText(TextLine):
 
 
 def _table_of_text(text: str) -> object:
-    """Read JSON, or the lines of a TOML table."""
     for read in (json.loads, tomllib.loads):
         try:
             return read(text)

@@ -371,7 +371,6 @@ def broker_descriptors(brokers: Brokers, groups: tuple[DeviceGroup, ...], target
 
 
 def _require_brokers_fit(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, ...]) -> None:
-    """Refuse more connections than a private broker can have open."""
     if not brokers.private:
         return
     needed = broker_descriptors(brokers, groups)

@@ -37,8 +37,6 @@ VERSIONS: Mapping[str, Version] = {"3.1": 3, "3.1.1": 4, "5": 5}
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """Lengths of the phases, and the pace of connects."""
-
     warmup_s: float = 0.0
     duration_s: float = 0.0
     drain_s: float = 0.0  # at most
@@ -73,8 +71,6 @@ Storage = Literal["none", "periodic", "each change"]
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """The brokers that a run needs."""
-
     names: tuple[str, ...] = ()  # the name of a private broker, or URLs
     instances: int = 1  # private brokers to start, each separate from the others
     separate_urls: bool = False  # several URLs are separate brokers, too

@@ -109,8 +109,6 @@ def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A publication of a role and its receivers, all by their indexes."""
-
     sender: int
     publication: int
     receivers: tuple[int, ...]  # several: of a shared subscription, one of them receives it

@@ -7,8 +7,6 @@ TableCell = str | float | None
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A table cell with additions to its value."""
-
     value: TableCell
     notes: tuple[str, ...] = ()  # below it, in small print
     remark: str = ""  # a sentence about the row
@@ -18,8 +16,6 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class DataTable:
-    """A table with a heading and a sentence."""
-
     title: str
     note: str
     header: tuple[str, ...]
