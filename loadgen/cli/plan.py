@@ -6,7 +6,7 @@ import shlex
 import sys
 from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -64,7 +64,7 @@ def show_plan(case: Case[Any], flags: options.Flags) -> int:
             reword(error, CLI_TEXT.MORE_HOSTS(error=error, fewest=fewest))
         raise
     described = describe(plan)
-    described["each_host"] = asdict(host_needs(plan, host))
+    described["each_host"] = host_needs(plan, host)
     described["roles"] = role_needs(plan)
     if len(hosts) > 1:
         described["commands"] = _commands(hosts, sys.argv[1:])

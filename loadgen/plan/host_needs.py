@@ -1,7 +1,7 @@
 """Resources of each host and role that a plan needs, its duration, and the fewest hosts for it."""
 
 from bisect import bisect_left
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from loadgen.errors import LoadgenError
@@ -20,19 +20,6 @@ MOST_HOSTS = 10_000
 _NAMES = read_table("loadgen.plan", "host_needs.toml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostNeeds(fit.Needs):
-    """Resources that the fullest of a plan's hosts needs, and the duration of the run."""
-
-    hosts: int
-    connects_per_s: float  # requested, or the most that the host can make
-    connect_s: float
-    run_s: float
-    fewest: int  # number of hosts that suffices
-    binding: str  # limit that one fewer exceeds
-    because: str  # sentence about that limit
-
-
 def role_needs(plan: Plan) -> list[dict[str, Any]]:
     """Return what each group needs: its hosts, processors, and memory for its connections."""
     parts = [(share.group, worker.host) for worker in plan.workers for share in worker.shares]
@@ -47,7 +34,12 @@ def role_needs(plan: Plan) -> list[dict[str, Any]]:
     ]
 
 
-def host_needs(plan: Plan, host: fit.Host) -> HostNeeds:
+def host_needs(plan: Plan, host: fit.Host) -> dict[str, Any]:
+    """Return what the fullest of a plan's hosts needs, and the duration of the run.
+
+    `connects_per_s` are requested, or the most that the host can make. `fewest` hosts suffice;
+    `binding` is the limit that one fewer exceeds, and `because` a sentence about it.
+    """
     needs = asdict(fit.needs_of(plan))
     phases = plan.phases
     connects = CONNECTS_PER_CORE_S * host.cores
@@ -55,16 +47,15 @@ def host_needs(plan: Plan, host: fit.Host) -> HostNeeds:
         connects = min(connects, phases.connect_rate / plan.scenario.hosts)
     connect_s = needs["devices"] / connects
     fewest, because = fewest_hosts(plan, host, plan.targets)
-    return HostNeeds(
-        hosts=plan.scenario.hosts,
-        connects_per_s=connects,
-        connect_s=connect_s,
-        run_s=connect_s + phases.warmup_s + phases.duration_s + phases.drain_s,
-        fewest=fewest,
-        binding=_NAMES["binding"].get(getattr(because, "code", ""), ""),
-        because=because,
-        **needs,
-    )
+    return needs | {
+        "hosts": plan.scenario.hosts,
+        "connects_per_s": connects,
+        "connect_s": connect_s,
+        "run_s": connect_s + phases.warmup_s + phases.duration_s + phases.drain_s,
+        "fewest": fewest,
+        "binding": _NAMES["binding"].get(getattr(because, "code", ""), ""),
+        "because": because,
+    }
 
 
 def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tuple[int, str]:
