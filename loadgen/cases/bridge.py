@@ -124,8 +124,6 @@ def _plan(scenario: BridgeScenario, groups: tuple[DeviceGroup, ...]) -> Plan:
     return plan_of(scenario, groups, bridge=bridge)
 
 
-# After the run ------------------------------------------------------------------------------------
-
 Side = Literal["none", "generator", "front", "backend", "front or backend"]
 
 

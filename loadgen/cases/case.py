@@ -1,8 +1,8 @@
 """The interface of a case: an object with everything in which it differs from the others."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -19,8 +19,6 @@ from loadgen.sentences import read_table
 
 S = TypeVar("S", bound=Scenario)
 
-
-# Rows ---------------------------------------------------------------------------------------------
 
 RowType = Literal["Throughput", "Latency", "Connection rate", "Data-center Efficiency"]
 
@@ -45,14 +43,6 @@ class RowSpec:
     measure: str  # key of MEASURES
     description: str
     unpublished: bool = False  # the published score card does not have the row
-
-    @property
-    def type(self) -> RowType:
-        return MEASURES[self.measure].type
-
-    @property
-    def unit(self) -> str:
-        return MEASURES[self.measure].unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +84,6 @@ def data_of(case: str) -> dict[str, Any]:
     }
 
 
-# After a run --------------------------------------------------------------------------------------
-
-
-class GroupCounts(Protocol):
-    """Counters of the groups of devices (`run.tally.Tally`)."""
-
-    def total(self, group: str, name: str, phase: str | None = None) -> int:
-        """Sum a counter of a group over all phases, or return it for one phase."""
-
-    def under_way(self, groups: Iterable[str]) -> Sequence[tuple[int, int]]:
-        """Return (CLOCK_MONOTONIC ns, messages in flight) at the end of each second."""
-
-
 Loads = Sequence[tuple[int, tuple[int | None, ...]]]
 """Samples: CLOCK_MONOTONIC ns, and ns in which each process ran or waited for a processor."""
 
@@ -132,7 +109,7 @@ class Evidence:
     # Last answers of the workers by number; a lost worker has none.
     finals: Mapping[int, Mapping[str, Any]]
     windows: Mapping[str, tuple[int, int]]  # each phase's start and end, CLOCK_MONOTONIC ns
-    counts: GroupCounts
+    counts: Any  # counters of the groups of devices, a `run.tally.Tally`
     loads: Loads = ()  # of the brokers started here for a bridge, front first
     # Faults that the run caused: the disconnected consumer and its messages in flight, or the
     # times at which the brokers were killed and served again.
@@ -164,9 +141,6 @@ class Review:
 
     facts: RunFacts
     conclude: Callable[[Verdict], Conclusion] = Conclusion
-
-
-# Cases --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

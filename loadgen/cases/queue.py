@@ -79,9 +79,6 @@ def _plan(scenario: Queue, groups: tuple[DeviceGroup, ...]) -> Plan:
     )
 
 
-# After the run ------------------------------------------------------------------------------------
-
-
 def spread_of(plan: Plan, finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
     """Return the spread of the window's messages over consumers, in all and by queue."""
     taken: dict[int, int] = {}

@@ -277,9 +277,6 @@ def _plan(scenario: Groups, groups: tuple[DeviceGroup, ...]) -> Plan:
     return replace(plan, groups=tuple(kept))
 
 
-# After the run ------------------------------------------------------------------------------------
-
-
 def _review(evidence: Evidence) -> Review:
     from loadgen.metrics.reducer import summarize
 

@@ -114,9 +114,6 @@ def case_first(words: Sequence[str]) -> list[str]:
     return list(words) if not words or {"-h", "--help"} & {*words} else [_DIRECTORIES, *words]
 
 
-# Runs -----------------------------------------------------------------------------------------
-
-
 def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
     if case.variants is not None:
         return _variants(case, case.variants)
@@ -196,9 +193,6 @@ def _report() -> Callable[..., int]:
         *declared("report_power"),
     ]
     return command("report", late("report.report"), listed)
-
-
-# Other commands -------------------------------------------------------------------------------
 
 
 def _plan() -> typer.Typer:

@@ -104,9 +104,6 @@ def show(
     return result.exit_status
 
 
-# Cases with variants, which have run rules -------------------------------------------------------
-
-
 def play_variant(scenario: Scenario, flags: Flags) -> int:
     if not flags["repeat"]:
         return play_and_show(scenario, flags)

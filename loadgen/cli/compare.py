@@ -59,9 +59,6 @@ def _require_sides(sides: Sequence[str]) -> None:
         raise UsageError(CLI_TEXT.SIDE_TWICE())
 
 
-# Finished runs --------------------------------------------------------------------------------
-
-
 def compare_directories(flags: options.Flags) -> int:
     sides = flags["sides"]
     _require_sides(sides)
@@ -73,9 +70,6 @@ def compare_directories(flags: options.Flags) -> int:
         for side, paths in zip(sides, runs, strict=True)
     ]
     return _show(compare_sides(compared), flags["out"], flags)
-
-
-# The result -----------------------------------------------------------------------------------
 
 
 def _show(

@@ -190,9 +190,6 @@ def _client(number: int, values: object, treated: Mapping[str, Any]) -> _Client:
         raise ScenarioError(CLI_TEXT.LIST_VALUE(client=number, **values)) from None
 
 
-# All clients ------------------------------------------------------------------------------------
-
-
 def _groups(clients: Sequence[_Client]) -> list[tuple[dict[str, object], Sequence[_Client]]]:
     """Return the groups as tables of a scenario, each with its clients.
 

@@ -247,9 +247,6 @@ def advice_of(codes: Iterable[str]) -> str:
     return next((steps[code] for code in codes if steps.get(code)), "")
 
 
-# All figures ----------------------------------------------------------------------------------
-
-
 def all_figures(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
     """Return the rows, latencies, sections and counters of a score card as lines."""
 

@@ -37,9 +37,6 @@ Found = Iterator[Values]
 Backends = Sequence[BackendFacts]
 
 
-# The end of the run -------------------------------------------------------------------------------
-
-
 def workers_lost(ending: Ending) -> Found:
     if ending.workers_lost:
         yield {

@@ -175,9 +175,6 @@ def _value(pattern: str, text: str) -> int | None:
     return int(number[1]) if number else None
 
 
-# Of a group ---------------------------------------------------------------------------------------
-
-
 def received_by(groups: tuple[DeviceGroup, ...], name: str, brokers: int = 1) -> Iterator[Flow]:
     return (match for match in matches_of(groups, brokers) if match.receivers.name == name)
 
@@ -215,9 +212,6 @@ def sent_rate(group: DeviceGroup, groups: tuple[DeviceGroup, ...]) -> float:
     if group.responds is None:
         return 0.0
     return sum(one.publishes.rate for one in direct_senders(groups, group.name) if one.publishes)
-
-
-# Refusals -----------------------------------------------------------------------------------------
 
 
 def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:

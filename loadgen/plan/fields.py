@@ -68,12 +68,14 @@ class FieldKind:
     load: Load = ""
     per_run: bool = False  # devices that an earlier run connected can stay if it differs
     name: str = ""
-    default: object = None
+    default: Any = None
 
     repeatable: ClassVar[bool] = False
     """True if the option may be given several times."""
     absent: ClassVar[str | None] = None
     """A word that stands for None."""
+    unit: ClassVar[str] = ""
+    """Unit of the default in a help text."""
 
     @property
     def option(self) -> str:
@@ -92,7 +94,10 @@ class FieldKind:
     @property
     def shown_default(self) -> str:
         """The default as a help text shows it, "" for None."""
-        return "" if self.default is None else str(self.default)
+        if self.default is None:
+            return ""
+        text = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+        return text + self.unit
 
     def read(self, value: object) -> object:
         """Return the value as the scenario holds it; raise ValueError if it is wrong."""
@@ -160,10 +165,6 @@ class Quantity(FieldKind):
     def range(self) -> str:
         return f"a number from {self.minimum:,g} to {self.maximum:,.0f}"
 
-    @property
-    def shown_default(self) -> str:
-        return f"{self.default:g}" if isinstance(self.default, float) else super().shown_default
-
     def parse(self, value: object) -> float:
         return self.bounded(value, parse_number(value))
 
@@ -204,10 +205,7 @@ class Seconds(Quantity):
     whole_seconds: bool = False
 
     metavar = "TIME"
-
-    @property
-    def shown_default(self) -> str:
-        return "" if self.default is None else f"{self.default:g} s"
+    unit = " s"
 
     @property
     def range(self) -> str:
@@ -232,7 +230,6 @@ class Size(Quantity):
 
     @property
     def shown_default(self) -> str:
-        assert isinstance(self.default, tuple)
         low, high = self.default
         return str(low) if low == high else f"{low}-{high}"
 
@@ -349,7 +346,6 @@ class Texts(TextLine):
 
     @property
     def shown_default(self) -> str:
-        assert isinstance(self.default, tuple)
         return ", ".join(self.default)
 
     def parse(self, value: object) -> tuple[str, ...]:
@@ -427,10 +423,6 @@ class MetricsPages(Texts):
 class Placement(Texts):
     allowed = "a group and its hosts by number or label, such as publishers=0 subscribers=1,left"
 
-    @property
-    def shown_default(self) -> str:
-        return "every group on all hosts"
-
     def parse(self, value: object) -> tuple[str, ...]:
         entries = [entry for text in super().parse(value) for entry in text.split()]
         for entry in entries:
@@ -480,9 +472,6 @@ def _table_of_text(text: str) -> object:
     raise ValueError(f"{shown(text)} is neither JSON nor TOML")
 
 
-# Tables ---------------------------------------------------------------------------------------
-
-
 def read_table(
     where: str, values: object, kinds: Mapping[str, FieldKind | Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -509,9 +498,6 @@ def read_table(
             sentence = PLAN_TEXT.VALUE(option=place, fault=error.args[0], allowed=kind.allowed)
             raise ScenarioError(sentence) from None
     return read
-
-
-# Messages -------------------------------------------------------------------------------------
 
 
 def did_you_mean(value: object, known: tuple[str, ...]) -> str:

@@ -400,9 +400,6 @@ def fitting_instances(brokers: Brokers, host: Host, groups: tuple[DeviceGroup, .
     return None
 
 
-# Pacing ---------------------------------------------------------------------------------------
-
-
 def _send_tick_us(
     wanted_s: float | None, groups: tuple[DeviceGroup, ...], workers: tuple[WorkerPlan, ...]
 ) -> int:
@@ -423,9 +420,6 @@ def _send_tick_us(
     if busiest <= SINGLE_SENDS_PER_S:
         return 0
     return round(min(TICK_MAXIMUM_US, max(TICK_MINIMUM_US, TICK_MESSAGES / fastest * 1e6)))
-
-
-# Description of a plan ------------------------------------------------------------------------
 
 
 def needs_of(plan: Plan) -> Needs:

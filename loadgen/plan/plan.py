@@ -190,9 +190,6 @@ class Plan:
         return next(group for group in self.groups if group.name == name)
 
 
-# From a scenario ------------------------------------------------------------------------------
-
-
 def plan_of(
     scenario: Scenario,
     groups: tuple[DeviceGroup, ...],
@@ -382,8 +379,6 @@ def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...
 
     return tuple(map(with_topics, groups))
 
-
-# To the workers -------------------------------------------------------------------------------
 
 _COORDINATORS = ("phases", "brokers", "needs", "crash", "report_every_s")
 _ADDRESSES = {"broker", "user", "password", "tls_passphrase"}

@@ -104,9 +104,6 @@ def _publications(plan: Plan, group: DeviceGroup) -> tuple[Publication, ...]:
     return tuple(publications)
 
 
-# Deliveries -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Delivery:
     sender: int

@@ -493,9 +493,6 @@ def processors_of(affinity: str | None) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-# Scenario files -----------------------------------------------------------------------------------
-
-
 def read_toml(
     text: str, source: str = "the scenario file", most: int = FILE_LIMIT_CHARACTERS
 ) -> dict[str, object]:

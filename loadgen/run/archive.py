@@ -3,6 +3,7 @@
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ import orjson
 
 from loadgen.cases.registry import CASES
 from loadgen.errors import DiskError, RunDirectoryError
-from loadgen.plan.disclosure import DisclosureModule, FinishedRun, disclosure_module
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import disk_errors
 from loadgen.run.seal import verify
@@ -112,10 +112,10 @@ def compared(directory: Path, again: Path) -> str:
         (main, disclosure), (repeat, _) = read_finished(directory), read_finished(again)
     except RunDirectoryError as error:
         return f"Run and repetition cannot be compared: {error}"
-    return disclosure.comparison(main, repeat)
+    return str(disclosure.comparison(main, repeat))
 
 
-def read_finished(directory: Path) -> tuple[FinishedRun, DisclosureModule]:
+def read_finished(directory: Path) -> tuple[Any, Any]:
     """Return the run in a directory and the disclosure of its case; raises RunDirectoryError.
 
     Every file of results is checked against the run's seal: a run that was changed since it ended
@@ -131,8 +131,8 @@ def read_finished(directory: Path) -> tuple[FinishedRun, DisclosureModule]:
     if integrity.state == "changed":
         changes = "; ".join(integrity.changes)
         raise RunDirectoryError(RUN_TEXT.CHANGED_RUN(path=_shown(directory), changes=changes))
-    finished = FinishedRun(run, document, integrity.state == "intact")
-    return finished, disclosure_module(case.disclosure)
+    disclosure = import_module(case.disclosure)
+    return disclosure.FinishedRun(run, document, integrity.state == "intact"), disclosure
 
 
 def _document(directory: Path, name: str) -> Mapping[str, Any]:

@@ -6,9 +6,10 @@ within the audit's tolerance. Values that only a person can provide are marked F
 """
 
 import pkgutil
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.audit import TOLERANCE_PERCENT
 from loadgen.specjms.chain_model import NOTICE, TRANSACTIONS
 from loadgen.specjms.rules import REPETITION
@@ -30,6 +31,15 @@ _FREE: Final = frozenset(
 _SAME_S: Final = 0.001  # tolerated difference in length of two windows
 
 _MOST_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run's run.json and the document of its case; `sealed` if the run has a valid seal."""
+
+    run: Mapping[str, Any]
+    document: Mapping[str, Any]
+    sealed: bool = True
 
 
 def valid(played: FinishedRun) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.cases.case import MEASURES
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.mqtt.topics import is_wild
 from loadgen.plan.addressing import deliveries_to_each, filters_of
@@ -146,7 +147,7 @@ class TestRows:
         info = CASES[case]
         assert info.name == case and info.example.startswith(f"loadgen {case} ")
         for row in info.rows:
-            assert row.type == TABLES["types"][row.name]
+            assert MEASURES[row.measure].type == TABLES["types"][row.name]
             assert row.description.endswith((".", ")"))
         assert info.rows[0].name == ("jms@{Topology}" if case == "specjms" else case.upper())
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from loadgen.plan.disclosure import FinishedRun
-from loadgen.specjms.disclosure import comparison, mismatch, shortfalls
+from loadgen.specjms.disclosure import FinishedRun, comparison, mismatch, shortfalls
 
 NS = 1_000_000_000
 INVALID = {"valid": False, "reasons": [{"code": "LOST", "detail": "5"}]}

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from loadgen.plan.disclosure import FinishedRun
 from loadgen.specjms.audit import (
     TESTS,
     Audit,
@@ -16,7 +15,7 @@ from loadgen.specjms.audit import (
     audit,
 )
 from loadgen.specjms.chain_model import NOTICE, Model
-from loadgen.specjms.disclosure import FILL_IN, disclosed_files
+from loadgen.specjms.disclosure import FILL_IN, FinishedRun, disclosed_files
 from loadgen.specjms.messages import MESSAGES, number_of
 from loadgen.specjms.report import audit_summary, report
 from tests.specjms.models import model_with, observed
