@@ -121,7 +121,7 @@ def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
     def play(flags: Flags) -> int:
         return late("cases.play_and_show")(read_scenario(case, flags), flags)
 
-    listed = [*case_options(case), *declared("run"), *declared("result")]
+    listed = [*case_options(case), *declared("run", "result")]
     return with_options(play, listed, help_of(case))
 
 
@@ -133,7 +133,7 @@ def _variants(case: Case[Any], variants: Variants) -> typer.Typer:
     make = partial(with_options, late("cases.bundle"), declared("bundle"), bundle)
     add_command(app, "bundle", make, bundle.partition("\n")[0])
     listed = [option for option in case_options(case) if option.name != variants.field]
-    listed += [option for name in ("run", "result", "variants") for option in declared(name)]
+    listed += declared("run", "result", "variants")
 
     def play(value: str, flags: Flags) -> int:
         scenario = read_scenario(case, {**flags, variants.field: value})
@@ -145,50 +145,37 @@ def _variants(case: Case[Any], variants: Variants) -> typer.Typer:
     return app
 
 
-def _compare() -> typer.Typer:
-    def compare(case: Case[Any]) -> Callable[..., int]:
-        own = [one for one in case_options(case) if one.name != "broker"]
-        listed = [*declared("compare"), *own, *declared("run")]
-        doc = help_text("compare_case", case=case.name)
-        return with_options(partial(late("compare.compare_brokers"), case), listed, doc)
+def _of_cases(name: str, place: str, tables: Sequence[str], replaced: Sequence[str]) -> typer.Typer:
+    """Return a group with a command for each case, without the options that its tables replace."""
 
-    app = cases_app("compare", compare)
+    def made(case: Case[Any]) -> Callable[..., int]:
+        own = [one for one in case_options(case) if one.name not in replaced]
+        listed = [*declared(*tables), *own, *declared("run")]
+        example = next(aim for aim in AIMS if aim in case.scenario.fields())
+        doc = help_text(f"{name}_case", case=case.name, field=example)
+        return with_options(partial(late(place), case), listed, doc)
+
+    return cases_app(name, made)
+
+
+def _compare() -> typer.Typer:
+    app = _of_cases("compare", "compare.compare_brokers", ("compare",), ("broker",))
     add_plain(app, _DIRECTORIES, late("compare.compare_directories"), _DIRECTORIES)
     return app
 
 
-def _searching(case: Case[Any]) -> Options:
-    """Return a case's options without those that the conditions of a search replace."""
-    return [one for one in case_options(case) if one.name != "require"]
-
-
 def _search() -> typer.Typer:
-    def search(case: Case[Any]) -> Callable[..., int]:
-        listed = [*declared("search"), *_searching(case), *declared("run")]
-        example = next(aim for aim in AIMS if aim in case.scenario.fields())
-        doc = help_text("search_case", case=case.name, field=example)
-        return with_options(partial(late("search.search_case"), case), listed, doc)
-
-    return cases_app("search", search)
+    return _of_cases("search", "search.search_case", ("search",), ("require",))
 
 
 def _sweep() -> typer.Typer:
-    def sweep(case: Case[Any]) -> Callable[..., int]:
-        searching = declared("search")
-        searching[0].annotation.__metadata__[0].help += " [default: rate]"
-        own = [one for one in _searching(case) if one.name != "set_"]
-        listed = [*declared("sweep"), *searching, *own, *declared("run")]
-        doc = help_text("sweep_case", case=case.name)
-        return with_options(partial(late("sweep.sweep_case"), case), listed, doc)
-
-    return cases_app("sweep", sweep)
+    return _of_cases("sweep", "sweep.sweep_case", ("sweep", "search"), ("require", "set_"))
 
 
 def _report() -> Callable[..., int]:
     fields = Scenario.fields()
     listed = [
-        *declared("report"),
-        *declared("run"),
+        *declared("report", "run"),
         *(field_option(fields[name], fields[name].panel) for name in REPORT_FIELDS),
         *declared("report_power"),
     ]
@@ -249,15 +236,6 @@ def _named(name: str, missing: str, places: Mapping[str, str]) -> typer.Typer:
     return app
 
 
-def _history() -> typer.Typer:
-    places = {name: f"history.{name}" for name in ("add", "remove", "show")}
-    return _named("history", "command", places)
-
-
-def _import() -> typer.Typer:
-    return _named("import", "tool", {"mqttbench": "import_.import_mqttbench"})
-
-
 _COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = {
     "demo": "demo.play_demo",
     "new": "new.write_scenario",
@@ -273,8 +251,13 @@ _COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = 
     "broker": "broker.serve",
     "agent": "agent.join",
     "certificates": "certificates.make",
-    "history": _history,
-    "import": _import,
+    "history": partial(
+        _named,
+        "history",
+        "command",
+        {name: f"history.{name}" for name in ("add", "remove", "show")},
+    ),
+    "import": partial(_named, "import", "tool", {"mqttbench": "import_.import_mqttbench"}),
     "calibrate": "calibrate.calibrate",
 }
 """The commands after those of the cases: their functions, or what makes those with more options."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,9 +82,12 @@ def help_text(name: str, **values: str) -> str:
     return text.strip().format(**values)
 
 
-def declared(table: str) -> list[inspect.Parameter]:
-    """Return the options in a table of `options.toml`."""
-    return [_declared(name, row) for name, row in _tables()[table].items()]
+def declared(*tables: str) -> list[inspect.Parameter]:
+    """Return the options in tables of `options.toml`; of two with one name the first."""
+    rows: dict[str, Mapping[str, Any]] = {}
+    for name, row in chain.from_iterable(_tables()[table].items() for table in tables):
+        rows.setdefault(name, row)
+    return [_declared(name, row) for name, row in rows.items()]
 
 
 def _declared(name: str, row: Mapping[str, Any]) -> inspect.Parameter:
