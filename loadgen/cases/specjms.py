@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.errors import ScenarioError
-from loadgen.judge.verdict import Verdict, with_reason
+from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.groups import DeviceGroup, Reconnect
 from loadgen.plan.plan import BrokerNeeds, Crash, Plan, Storage, phases_of, plan_of
 from loadgen.sentences import CASE_TEXT, percent
@@ -143,7 +143,7 @@ def _review(evidence: Evidence) -> Review:
                 f"{len(failed)} of {len(audited.findings)} tests failed; {first.test} of "
                 f"{first.subject}: expected {first.expected}, observed {first.observed}"
             )
-            verdict = with_reason(verdict, "AUDIT", detail)
+            verdict = verdict.with_reasons(Reason("AUDIT", detail))
         return Conclusion(verdict, short, audit_summary(audited), {_FILE_NAME: document})
 
     # Only messages of drivers are scheduled; most messages are sent at QoS 1.

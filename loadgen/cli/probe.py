@@ -57,42 +57,34 @@ def _plain(survey: Survey, seconds: float) -> dict[str, Any]:
 
 def _lines(survey: Survey) -> Iterator[str]:
     """Yield a line for each feature and case, and the footnotes to which their numbers refer."""
-    greeting, notes = survey.greeting, _Footnotes()
+    greeting = survey.greeting
+    texts: list[str] = []
+
+    def marks(sentences: Iterable[str]) -> str:
+        """Return the numbers of these sentences, of those that are alike one number."""
+        alike = folded(anonymous(one) for one in sentences if one)
+        texts.extend([text for text in dict.fromkeys(alike) if text not in texts])
+        return "".join(f" [{texts.index(text) + 1}]" for text in alike)
+
     versions = ", ".join(VERSION_NAMES[version] for version in greeting.versions)
-    refusals = notes.marks(error.args[0] for error in greeting.refusals)
+    refusals = marks(error.args[0] for error in greeting.refusals)
     version = survey.version if survey.version != "unknown" else "does not report its name"
     yield f"{greeting.endpoint.redacted}  {version}, MQTT {versions}{refusals}"
     yield ""
     for name, feature in survey.features.items():
-        yield _row(_title(name), _value(feature), notes.marks([feature.detail]))
+        yield _row(_title(name), _value(feature), marks([feature.detail]))
     yield ""
     for name, answer in survey.cases.items():
         mark = {True: YES, False: NO, None: UNKNOWN}[answer.runs]
         mqtt = f" MQTT {answer.mqtt}" if answer.runs else ""
-        yield _row(name, mark, mqtt + notes.marks((*answer.lacks, *answer.remarks)))
-    if notes.texts:
+        yield _row(name, mark, mqtt + marks((*answer.lacks, *answer.remarks)))
+    if texts:
         yield ""
-    for number, text in enumerate(notes.texts, 1):
+    for number, text in enumerate(texts, 1):
         indent = f"{number:>3} "
         yield from textwrap.wrap(
             text, _WIDTH, initial_indent=indent, subsequent_indent="    ", break_on_hyphens=False
         )
-
-
-class _Footnotes:
-    """Sentences that are printed once, under numbers."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def marks(self, texts: Iterable[str]) -> str:
-        """Return the numbers of these sentences, of those that are alike one number."""
-        numbers = []
-        for text in folded(anonymous(one) for one in texts if one):
-            if text not in self.texts:
-                self.texts.append(text)
-            numbers.append(self.texts.index(text) + 1)
-        return "".join(f" [{number}]" for number in numbers)
 
 
 def _row(name: str, value: str, marks: str) -> str:

@@ -1,10 +1,10 @@
 """The verdict over each rate step of a run, and its part in the verdict over the run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.verdict import Reason, Verdict, in_order, judge
+from loadgen.judge.verdict import Reason, Verdict, judge
 from loadgen.plan.rate_steps import RateStep
 from loadgen.sentences import JUDGE_TEXT
 
@@ -43,4 +43,4 @@ def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdi
                 share = step.step.share * 100
                 detail = JUDGE_TEXT.IN_STEP(number=number, share=share, detail=reason.detail)
                 added.setdefault(reason.code, Reason(reason.code, detail))
-    return replace(verdict, reasons=in_order((*verdict.reasons, *added.values())))
+    return verdict.with_reasons(*added.values())

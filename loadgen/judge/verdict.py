@@ -1,6 +1,6 @@
 """The verdict over a run: VALID, or INVALID with every reason; a pure function of its facts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,6 +47,11 @@ class Verdict:
     def codes(self) -> tuple[str, ...]:
         return tuple(reason.code for reason in self.reasons)
 
+    def with_reasons(self, *more: Reason) -> "Verdict":
+        """Return this verdict with more reasons, all in the order of `CODES`."""
+        reasons = sorted((*self.reasons, *more), key=lambda reason: CODES.index(reason.code))
+        return replace(self, reasons=tuple(reasons))
+
 
 def judge(facts: RunFacts) -> Verdict:
     """Return the verdict over a run, its reasons in the order of `CODES`."""
@@ -54,11 +59,3 @@ def judge(facts: RunFacts) -> Verdict:
         tuple(Reason(row.code, text) for row in REASONS for text in row.sentences(facts)),
         tuple(Remark(row.code, text) for row in REMARKS for text in row.sentences(facts)),
     )
-
-
-def with_reason(verdict: Verdict, code: str, detail: str) -> Verdict:
-    return replace(verdict, reasons=in_order((*verdict.reasons, Reason(code, detail))))
-
-
-def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    return tuple(sorted(reasons, key=lambda reason: CODES.index(reason.code)))

@@ -65,6 +65,12 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
     return number
 
 
+def _whole(value: object, number: Decimal, unit: str) -> int:
+    if number != number.to_integral_value():
+        raise ValueError(f"{shown(value)} is not a whole number{unit}")
+    return int(number)
+
+
 def parse_number(value: object) -> float:
     """Read a number of zero or more: `1000`, `"10k"`, `"2.5M"`, `"1e6"`, `"10_000"`."""
     return float(_parse(value, _MULTIPLES, "10k or 2.5M"))
@@ -72,10 +78,7 @@ def parse_number(value: object) -> float:
 
 def parse_count(value: object) -> int:
     """Read a whole number of zero or more, without rounding: `1000`, `"10k"`, `"2.5M"`."""
-    number = _parse(value, _MULTIPLES, "10k or 2.5M")
-    if number != number.to_integral_value():
-        raise ValueError(f"{shown(value)} is not a whole number")
-    return int(number)
+    return _whole(value, _parse(value, _MULTIPLES, "10k or 2.5M"), "")
 
 
 def parse_seconds(value: object) -> float:
@@ -85,10 +88,7 @@ def parse_seconds(value: object) -> float:
 
 def parse_bytes(value: object) -> int:
     """Read a whole number of bytes: `1024`, `"1KiB"`, `"64GiB"`."""
-    number = _parse(value, _SIZE_MULTIPLES, "32 or 32-256")
-    if number != number.to_integral_value():
-        raise ValueError(f"{shown(value)} is not a whole number of bytes")
-    return int(number)
+    return _whole(value, _parse(value, _SIZE_MULTIPLES, "32 or 32-256"), " of bytes")
 
 
 def parse_size(value: object) -> tuple[int, int]:
