@@ -422,6 +422,7 @@ class MetricsPages(Texts):
 
 class Placement(Texts):
     allowed = "a group and its hosts by number or label, such as publishers=0 subscribers=1,left"
+    shown_default = "every group on all hosts"
 
     def parse(self, value: object) -> tuple[str, ...]:
         entries = [entry for text in super().parse(value) for entry in text.split()]
