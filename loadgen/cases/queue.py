@@ -10,38 +10,30 @@ from typing import Annotated, Any, Literal
 
 from loadgen.cases.case import Case, Conclusion, Evidence, Review, data_of
 from loadgen.judge.verdict import Verdict
+from loadgen.plan import scenario as shared
 from loadgen.plan.fields import Count, Flag
 from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Crash, Plan, plan_of
-from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    MqttVersion,
-    Producers,
-    Qos,
-    Scenario,
-    TotalRate,
-    published_row,
-)
 from loadgen.sentences import CASE_TEXT
 
 QUEUES_SHOWN = 100
 """Maximum number of queues that are listed: the first ones."""
 
 
-class Queue(Scenario):
+class Queue(shared.Scenario):
     search_p99_s = 0.5
 
     case: Literal["queue"] = "queue"
-    rate: TotalRate = 5_000.0
-    qos: Qos = 1
-    mqtt: MqttVersion = "5"
+    rate: shared.TotalRate = 5_000.0
+    qos: shared.Qos = 1
+    mqtt: shared.MqttVersion = "5"
     queues: Annotated[int, Count(everyday=20, load="amount")] = 10
     consumers: Annotated[int, Count(everyday=21, load="amount")] = 10
-    producers: Producers = 1
+    producers: shared.Producers = 1
     batch: Annotated[int, Count(1, 65_535)] = 100
     durable: Annotated[bool, Flag()] = True
     crash_consumer: Annotated[bool, Flag()] = False
-    published: Annotated[str | None, published_row("JMSQUEUE")] = None
+    published: Annotated[str | None, shared.published_row("JMSQUEUE")] = None
 
     def complaints(self) -> Iterator[str]:
         if self.qos != 1:
@@ -49,20 +41,22 @@ class Queue(Scenario):
         yield from super().complaints()
         if self.mqtt != "5":
             yield CASE_TEXT.QUEUE_MQTT(mqtt=self.mqtt)
-        if self.queues * (self.consumers + self.producers) > DEVICES_LIMIT:
-            yield CASE_TEXT.MANY_CONSUMERS(most=DEVICES_LIMIT)
+        if self.queues * (self.consumers + self.producers) > shared.DEVICES_LIMIT:
+            yield CASE_TEXT.MANY_CONSUMERS(most=shared.DEVICES_LIMIT)
 
 
 def _groups(scenario: Queue) -> tuple[DeviceGroup, ...]:
     queues, batch = scenario.queues, scenario.batch
     publishes = replace(scenario.publishes("queue", scenario.rate), window=batch, unit=batch)
-    shared = f"$share/consumers/{publishes.topic}"
+    subscribes = Subscribes(
+        (f"$share/consumers/{publishes.topic}",), scenario.qos, acknowledge_every=batch
+    )
     return (
         DeviceGroup("producers", queues * scenario.producers, publishes=publishes, topics=queues),
         DeviceGroup(
             "consumers",
             queues * scenario.consumers,
-            subscribes=Subscribes((shared,), scenario.qos, acknowledge_every=batch),
+            subscribes=subscribes,
             topics=queues,
             clean_start=not scenario.durable,
         ),

@@ -26,18 +26,9 @@ from loadgen.metrics.course import counted_in
 from loadgen.mqtt.constants import MQTT_3_1_1
 from loadgen.mqtt.topics import split_shared, topic_filter_fault
 from loadgen.plan import fields
+from loadgen.plan import scenario as shared
 from loadgen.plan.groups import ROOT, DeviceGroup, Publishes, Subscribes, pattern_fault, sample_of
 from loadgen.plan.plan import VERSIONS, Plan, plan_of
-from loadgen.plan.scenario import (
-    DEVICES_LIMIT,
-    DURATION_LIMIT_S,
-    PAYLOAD_SIZE,
-    RATE_LIMIT,
-    RateByDevices,
-    Scenario,
-    topic_complaints,
-    will_complaints,
-)
 from loadgen.plan.stages import STAGES_LIMIT, Stage, stage_fault
 from loadgen.plan.tables import DataTable
 from loadgen.plan.units import shown
@@ -50,9 +41,9 @@ GROUPS_LIMIT = 100
 
 _QOS = fields.Choice(choices=("0", "1", "2"))
 _STAGE = {
-    "at": fields.Seconds(0, DURATION_LIMIT_S),
-    "devices": fields.Count(0, DEVICES_LIMIT),
-    "over": fields.Seconds(0, DURATION_LIMIT_S),
+    "at": fields.Seconds(0, shared.DURATION_LIMIT_S),
+    "devices": fields.Count(0, shared.DEVICES_LIMIT),
+    "over": fields.Seconds(0, shared.DURATION_LIMIT_S),
 }
 
 
@@ -74,12 +65,12 @@ class Stages(fields.TextLine):
 
 _KINDS = {
     "name": fields.TextLine("name"),
-    "count": fields.Count(1, DEVICES_LIMIT),
+    "count": fields.Count(1, shared.DEVICES_LIMIT),
     "topic": fields.TextLine("pattern"),
-    "topics": fields.Count(1, DEVICES_LIMIT),
-    "rate": fields.Quantity(0.001, RATE_LIMIT),
+    "topics": fields.Count(1, shared.DEVICES_LIMIT),
+    "rate": fields.Quantity(0.001, shared.RATE_LIMIT),
     "qos": _QOS,
-    "size": PAYLOAD_SIZE,
+    "size": shared.PAYLOAD_SIZE,
     "retain": fields.Flag(),
     "max_unacknowledged": fields.Count(1, 65_535),
     "subscribe": fields.Texts("filter"),
@@ -132,12 +123,12 @@ class GroupTables(fields.TextLine):
         return json.dumps(read)
 
 
-class Groups(Scenario):
-    parts = (*Scenario.parts, "window")
+class Groups(shared.Scenario):
+    parts = (*shared.Scenario.parts, "window")
 
     case: Literal["run"] = "run"
     group: Annotated[str, GroupTables("tables", load="amount")] = json.dumps(_EXAMPLE)
-    rate: RateByDevices = None
+    rate: shared.RateByDevices = None
 
     @property
     def tables(self) -> list[dict[str, Any]]:
@@ -184,16 +175,16 @@ class Groups(Scenario):
             yield PLAN_TEXT.TWO_PAYLOADS()
         if "source" in table and (self.hosts > 1 or "," in table["source"]):
             yield CASE_TEXT.SOURCE_HOSTS()
-        yield from will_complaints(table.get("will"))
+        yield from shared.will_complaints(table.get("will"))
         if stages := stages_of(table):
             fault = stage_fault(stages, table.get("count", 0))
             if fault is not None:
                 yield CASE_TEXT.STAGES(fault=fault)
         if topic is not None:
-            yield from topic_complaints("topic", topic)
+            yield from shared.topic_complaints("topic", topic)
         for pattern in filters:
-            shared, plain = split_shared(pattern)
-            if shared is not None and not is_5:
+            share, plain = split_shared(pattern)
+            if share is not None and not is_5:
                 yield CASE_TEXT.SHARED_FILTER(filter=shown(pattern))
             fault = pattern_fault(pattern) or topic_filter_fault(sample_of(plain), MQTT_3_1_1)
             if fault is not None:

@@ -159,7 +159,9 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     else:
         case = "connburst"
         fields |= {"devices": len(clients), "subscribe": any(client.filter for client in clients)}
-    fields["broker"] = _brokers(clients, listed, clients_file)
+    named = () if clients_file is None else {client.number for client in listed}
+    unlisted = [client for client in clients if client.number not in named]
+    fields["broker"] = _brokers(clients, unlisted, clients_file)
     if clients_file is not None:
         fields["clients_file"] = clients_file
     declared = CASES[case].scenario.fields()
@@ -170,7 +172,7 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
         toml=to_toml(scenario, {"case", *written} - {"group"})
         + "".join(f"\n[[group]]\n{toml_lines(table)}" for table in tables),
         clients=tuple((c.name or f"device-{c.number}", *c.login) for c in listed),
-        notes=tuple(_notes(clients, listed, clients_file, treated["left_out"])),
+        notes=tuple(_notes(clients, unlisted, clients_file, treated["left_out"])),
     )
 
 
@@ -280,10 +282,9 @@ def _common(clients: Sequence[_Client]) -> dict[str, object]:
 
 
 def _brokers(
-    clients: Sequence[_Client], listed: Sequence[_Client], clients_file: str | None
+    clients: Sequence[_Client], unlisted: Sequence[_Client], clients_file: str | None
 ) -> tuple[str, ...]:
     """Return the URLs, with the user of all devices that are not in the file of clients."""
-    unlisted = _unlisted(clients, listed, clients_file)
     if clients_file is None and len({client.login for client in unlisted}) > 1:
         raise ScenarioError(CLI_TEXT.LIST_LOGINS())
     user, _ = _same(unlisted, "username of other groups", lambda client: client.login) or ("", "")
@@ -291,21 +292,13 @@ def _brokers(
     return tuple(url.replace("://", login) for url in dict.fromkeys(c.url for c in clients))
 
 
-def _unlisted(
-    clients: Sequence[_Client], listed: Sequence[_Client], clients_file: str | None
-) -> list[_Client]:
-    named = () if clients_file is None else {client.number for client in listed}
-    return [client for client in clients if client.number not in named]
-
-
 def _notes(
     clients: Sequence[_Client],
-    listed: Sequence[_Client],
+    unlisted: Sequence[_Client],
     clients_file: str | None,
     left_out: Mapping[str, str],
 ) -> Iterable[str]:
     named = {name for client in clients for name in client.named}
-    unlisted = _unlisted(clients, listed, clients_file)
     if any(client.topic for client in clients):
         yield "rate: mqttbench takes it from its command line; here it is one a second for each"
     elif "subscriptions" in named:

@@ -15,24 +15,13 @@ from loadgen.cases.registry import resolve
 from loadgen.cli import options
 from loadgen.cli.plan import planned_endpoints
 from loadgen.errors import ScenarioError
+from loadgen.run import tuning
 from loadgen.run.broker_provider import plan_for
-from loadgen.run.tuning import (
-    Demand,
-    Finding,
-    Profile,
-    compare,
-    demand_of,
-    interface_of,
-    observe,
-    read_profile,
-    render_script,
-    tuning_record,
-)
 from loadgen.sentences import CLI_TEXT
 
 
 def show(flags: options.Flags) -> int:
-    table = read_profile(flags["profile"])
+    table = tuning.read_profile(flags["profile"])
     if flags["json_"]:
         print(json.dumps(asdict(table), indent=2, ensure_ascii=False))
         return 0
@@ -53,7 +42,7 @@ def show(flags: options.Flags) -> int:
 
 
 def script(flags: options.Flags) -> int:
-    print(render_script(read_profile(flags["profile"]), PROGRAM), end="")
+    print(tuning.render_script(tuning.read_profile(flags["profile"]), PROGRAM), end="")
     return 0
 
 
@@ -75,17 +64,17 @@ def check_case(case: Case[Any], flags: options.Flags) -> int:
         elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
         placed = replace(plan, brokers=elsewhere)
     plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))
-    return _compared(flags["context"].obj, demand_of(replace(plan, brokers=brokers)))
+    return _compared(flags["context"].obj, tuning.demand_of(replace(plan, brokers=brokers)))
 
 
-def _compared(flags: options.Flags, demand: Demand | None) -> int:
-    profile = read_profile(flags["profile"])
-    interface = flags["interface"] or interface_of()
+def _compared(flags: options.Flags, demand: tuning.Demand | None) -> int:
+    profile = tuning.read_profile(flags["profile"])
+    interface = flags["interface"] or tuning.interface_of()
     if (named := flags["interface"]) and not Path("/sys/class/net", named).exists():
         raise ScenarioError(CLI_TEXT.NO_INTERFACE(name=named[:60]))
-    findings = compare(profile, observe(profile, interface=interface), demand)
+    findings = tuning.compare(profile, tuning.observe(profile, interface=interface), demand)
     if flags["json_"]:
-        record = tuning_record(profile, findings) | {"interface": interface}
+        record = tuning.tuning_record(profile, findings) | {"interface": interface}
         if demand is not None:
             record["needs"] = asdict(demand)
         print(json.dumps(record, indent=2, ensure_ascii=False))
@@ -99,7 +88,9 @@ def _compared(flags: options.Flags, demand: Demand | None) -> int:
     )
 
 
-def _lines(profile: Profile, findings: Sequence[Finding], *, planned: bool) -> list[str]:
+def _lines(
+    profile: tuning.Profile, findings: Sequence[tuning.Finding], *, planned: bool
+) -> list[str]:
     short = [
         finding for finding in findings if finding.state == "short" or finding.effect == "costs"
     ]

@@ -23,7 +23,7 @@ def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
                 found[one.key] = different[one.name.replace(".", "_").replace("-", "_")]
         return found
 
-    monkeypatch.setattr("loadgen.cli.tune.observe", observe)
+    monkeypatch.setattr("loadgen.run.tuning.observe", observe)
 
 
 def test_host_that_is_as_wanted_passes(
