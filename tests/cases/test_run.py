@@ -119,7 +119,7 @@ def test_results_have_a_line_for_each_group() -> None:
         facts=_Facts(),  # type: ignore[arg-type]
         finals={},
         windows={"measure": (10, 30)},
-        counts=Counts(),  # type: ignore[arg-type]
+        counts=Counts(),
         course=lambda name, group: [(0, 20, 8), (20, 40, 12)] if group == "senders" else [],
     )
     late = CASES["run"].review(evidence).conclude(Verdict((Reason("RATE_MISSED", ""),))).observed

@@ -167,11 +167,12 @@ def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
         case_name, _, ending = row.name.rpartition(".")
         title = (case_name if ending in endings else row.name).removesuffix(_TRANSIT)
         case = CASES.get(title.removesuffix(SECURED).lower())
+        kind = MEASURES[case.rows[0].measure].type if case else ""
         return (
             TYPES.index(row.type) if row.type in TYPES else len(TYPES),
             case is None,
             title.endswith(SECURED),
-            *((TYPES.index(case.rows[0].type), case.place) if case else (len(TYPES), 0)),
+            *((TYPES.index(kind), case.place) if case else (len(TYPES), 0)),
             endings.index(ending) if ending in endings else -1,
             row.name.endswith(_TRANSIT),
         )
