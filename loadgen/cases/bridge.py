@@ -1,7 +1,4 @@
-"""BRIDGE: producers at one broker, consumers at others that it forwards to.
-
-The published report does not have this case; it stands for WMQPUBSUB and WMQDURABLE.
-"""
+"""BRIDGE, for WMQPUBSUB and WMQDURABLE: producers at one broker, consumers at others behind it."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -136,11 +133,7 @@ class Bottleneck:
 def bottleneck_of(
     backends: Sequence[BackendFacts], front_busy: float | None, codes: Sequence[str]
 ) -> Bottleneck:
-    """Return the side that limited a run; `codes` are the reasons of its verdict.
-
-    A broker is judged by the load of its process if that is known, else by the messages that stayed
-    behind.
-    """
+    """Return the side that limited a run; `codes` are the reasons of its verdict."""
     shares = [(front_busy, 0, "the front broker")]
     shares += [(b.busy_share, b.number, b.name) for b in backends]
     known = [one for one in shares if one[0] is not None]

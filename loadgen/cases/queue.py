@@ -1,7 +1,4 @@
-"""QUEUE: each message of a topic goes to one of its consumers.
-
-The published report does not have this case; it takes the place of JMSQUEUE.
-"""
+"""QUEUE, in the place of JMSQUEUE: each message of a topic goes to one of its consumers."""
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""All cases by name, and scenarios built by the name of a case.
-
-Every module of `loadgen.cases` except this one and `case` has a case as `CASE`; there is no list.
-"""
+"""All cases by name, found as `CASE` in the modules of this package, and their scenarios."""
 
 import importlib
 import pkgutil

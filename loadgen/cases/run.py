@@ -1,16 +1,4 @@
-"""RUN: groups of devices as a scenario file describes them; every other case is a preset of such.
-
-[[group]]
-name = "sensors"
-count = 1000
-topic = "plant/{device}/temperature"
-rate = 1000
-
-[[group]]
-name = "dashboards"
-count = 10
-subscribe = ["plant/+/temperature"]
-"""
+"""RUN: groups of devices as a scenario file describes them (docs/reference/groups.md)."""
 
 import json
 import re

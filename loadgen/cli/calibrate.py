@@ -27,21 +27,16 @@ def calibrate(flags: Flags) -> int:
         if result is None:
             raise CannotRunError(CLI_TEXT.NO_CALIBRATION())
     else:
-        result = _measured(key, quiet=flags["quiet"])
+        descriptors = host_of().descriptors
+        with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
+            result = interruptible(partial(measure, key, descriptors, progress=progress))
+        store_calibration(result)
     if flags["json_"]:
         print(json.dumps(result, indent=2))
         return 0
     print("\n".join(_lines(result)))
     print(f"stored in {calibration_path(key)}", file=sys.stderr)
     return 0
-
-
-def _measured(key: dict[str, object], *, quiet: bool) -> dict[str, Any]:
-    descriptors = host_of().descriptors
-    with progress_on(sys.stderr, quiet=quiet) as progress:
-        result = interruptible(partial(measure, key, descriptors, progress=progress))
-    store_calibration(result)
-    return result
 
 
 def _lines(result: dict[str, Any]) -> list[str]:

@@ -35,10 +35,7 @@ _INTERRUPTED_STATUS = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status; errors are one line on stderr.
-
-    Without arguments it is the program, and ends the process.
-    """
+    """Run the command line, by default that of the program; return the exit status."""
     if arguments is None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:

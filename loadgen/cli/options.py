@@ -1,7 +1,4 @@
-"""Command-line options made from the scenario's fields, and the scenario made from options.
-
-Values stay text until the scenario reads them, so that one rule checks them all.
-"""
+"""Command-line options made from the scenario's fields, and the scenario made from options."""
 
 import inspect
 import math

@@ -36,34 +36,24 @@ def searched(scenario: Scenario, flags: options.Flags, request: str) -> Search:
         for name, (argument, reader) in _BOUNDS.items()
         if flags[name] is not None
     }
+    step_s = bounds.pop("step_s", None)
     aim = aim_for(scenario, request, **bounds)
     # What a sweep's --set names are axes, which it checks itself.
     fixed = {} if flags.get("search") else options.named_values(flags.get("set_") or [])
     if flags.get(aim.field) is not None or aim.field in fixed:
         raise ScenarioError(CLI_TEXT.SEARCHED(field=aim.field))
-    step = flags["step_duration"]
-    return Search(
-        scenario=scenario,
-        aim=aim,
-        require=requirements(scenario, with_thresholds(flags, searching=True)[1]),
-        step_s=None if step is None else parsed("step-duration", step, _window_s),
-    )
+    require = requirements(scenario, with_thresholds(flags, searching=True)[1])
+    return Search(scenario, aim, require, step_s)
 
 
-def _window_s(text: str) -> float:
-    """Read a length that a measurement window may have; raises ValueError."""
-    seconds = Scenario.fields()["duration"].read(text)
-    assert isinstance(seconds, float)
-    return seconds
-
-
-_BOUNDS: Mapping[str, tuple[str, Callable[[str], float]]] = {
+_BOUNDS: Mapping[str, tuple[str, Callable[[str], object]]] = {
     "from_": ("start", parse_number),
     "to": ("highest", parse_number),
     "precision": ("precision", parse_share),
     "most_steps": ("most_steps", parse_count),
+    "step_duration": ("step_s", Scenario.fields()["duration"].read),
 }
-"""Options of a search, each with its argument of `aim_for` and its reader."""
+"""Options of a search, each with its argument in Python and its reader."""
 
 
 def search_case(case: Case[Any], flags: options.Flags) -> int:

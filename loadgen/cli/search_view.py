@@ -130,10 +130,8 @@ Show = Callable[[SearchState | SweepState], None]
 
 @contextmanager
 def progress_of(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
-    """Show searches and sweeps on stderr: a line for each run and each step of a search.
-
-    `notice` is shown before the first state, so that a refused command prints only one line.
-    """
+    """Show searches and sweeps on stderr: a line for each run and each step of a search."""
+    # Shown before the first state, so that a refused command prints only one line.
     notices = iter(notice_lines(notice))
     shown: set[tuple[object, ...]] = set()
     with progress_on(sys.stderr, quiet=quiet) as progress:

@@ -15,17 +15,14 @@ _RULES: Mapping[str, Callable[..., Iterable[Values]]] = {**vars(rules), **vars(o
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One code: its texts for readers in Markdown, and the templates of its rules by their names.
-
-    `finds` has the rules that only look up facts: they map the values of a sentence to facts, and
-    apply if all facts in `if`, or else the first value, are true.
-    """
+    """One code: its texts for readers in Markdown, and the templates of its rules by name."""
 
     code: str
     seen: str
     meaning: str
     next: str
     rules: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # Rules that only look up facts: values of the sentence, found if all in `if` are true.
     finds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def sentences(self, facts: RunFacts) -> list[Text]:

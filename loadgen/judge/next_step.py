@@ -127,10 +127,7 @@ def aim_for(
     precision: float = PRECISION,
     most_steps: int = MOST_STEPS,
 ) -> Aim:
-    """Return the aim of `loadgen search CASE --for TARGET`; raises ScenarioError.
-
-    `devices` stands for the field by which the case grows.
-    """
+    """Return the aim of `loadgen search CASE --for TARGET`; raises ScenarioError."""
     if target not in AIMS:
         raise ScenarioError(JUDGE_TEXT.UNKNOWN_TARGET(target=shown(target), targets=AIMS))
     known = scenario.fields()

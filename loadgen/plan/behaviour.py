@@ -1,8 +1,4 @@
-"""The interface between a worker and the module with the behaviour of its devices.
-
-`loadgen.worker.messaging` is for devices that publish, receive and respond; a case with other
-devices has a separate module.
-"""
+"""The interface between a worker and the module with the behaviour of its devices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -51,11 +51,7 @@ LIST_LIMIT = 1024
 
 @dataclass(frozen=True)
 class FieldKind:
-    """The meaning of a scenario field and the values that it may hold.
-
-    `Scenario.fields` fills in `name`, `default`, `optional`, and the row of the TOML file: `text`,
-    `panel`, `everyday`, `short` and `needs`.
-    """
+    """The meaning of a scenario field and the values that it may hold."""
 
     _: KW_ONLY
     text: str = ""  # the help; of an optional field with the meaning of None at its end

@@ -59,10 +59,7 @@ def host_needs(plan: Plan, host: fit.Host) -> dict[str, Any]:
 
 
 def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tuple[int, str]:
-    """Return the least number of hosts like this one that suffices, and why one fewer does not.
-
-    The number is 0 if MOST_HOSTS are not enough.
-    """
+    """Return the fewest hosts like this one that suffice, 0 above MOST_HOSTS, and what binds."""
 
     def lacking(hosts: int) -> str:
         # Groups have no fixed hosts here, and each network is taken to be as large as the first.

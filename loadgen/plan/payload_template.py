@@ -4,12 +4,6 @@
 
 A place is a name with its number of digits, which are filled with zeros if it begins with 0, else
 with spaces. A longer number keeps its last digits, so every message has the same length.
-
-    device     number of the publishing device in its group                     7 digits
-    sequence   number of the message in its stream, from 0                     10
-    time_ms    time at which it was due, milliseconds since 1970 (UTC)         13
-    random     digits that differ between messages and are the same each run    4
-    loadgen    the header, which then is not in front of the text              64
 """
 
 import re
@@ -22,6 +16,8 @@ from loadgen.kernels.arrays import Rows
 from loadgen.kernels.payload import HEADER_BYTES, IN_FIELD, IN_FRONT, SOURCES, SPACE, ZERO, Place
 from loadgen.sentences import PLAN_TEXT
 
+# Default digits: of the device in its group, of the message in its stream from 0, of its due time
+# in ms since 1970 (UTC), and of random ones, which are the same each run.
 _DIGITS = dict(zip((name.encode() for name in SOURCES), (7, 10, 13, 4), strict=True))
 _SOURCES = {name: number for number, name in enumerate(_DIGITS)}
 _HEADER = "loadgen"

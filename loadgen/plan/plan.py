@@ -1,7 +1,4 @@
-"""A scenario with its derived values: groups, streams, phases, needs and shares of workers.
-
-`plan_of` makes a plan before host and broker are known; `fit.fit_plan` spreads it over workers.
-"""
+"""A scenario with its derived values: groups, streams, phases, needs and shares of workers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -203,10 +200,7 @@ def plan_of(
     report_every_s: float | None = None,
     model: Any = None,
 ) -> Plan:
-    """Return the plan of a scenario whose case has these groups.
-
-    A case passes the values that differ from defaults. Raises ScenarioError for contradictions.
-    """
+    """Return the plan of a scenario before host and broker are known; raises ScenarioError."""
     brokers = Brokers(
         scenario.broker,
         instances=scenario.instances,

@@ -52,10 +52,7 @@ def _read_step(part: str) -> tuple[float, float | None]:
 
 
 def rate_steps(text: str | None, seconds: float, settle_s: float) -> tuple[RateStep, ...]:
-    """Return the steps of a text in canonical form; empty for None.
-
-    `seconds` is the time of a step without a time; at most half of a step is for settling.
-    """
+    """Return the steps of a text in canonical form; a step without a time takes `seconds`."""
     if text is None:
         return ()
     steps = []

@@ -1,7 +1,4 @@
-"""The rehearsal of a run before its load: devices of each group, and their messages.
-
-`loadgen.brokers.rehearsal` plays it.
-"""
+"""The rehearsal of a run before its load, as data that `loadgen.brokers.rehearsal` plays."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,15 +45,13 @@ class Role:
 
 
 def roles_of(plan: Plan) -> tuple[Role, ...]:
-    """Return a device of each group at each target of the group; at least two if they share.
-
-    All have the topics of the first device, so that a message has receivers at each target.
-    """
+    """Return a device of each group at each target of the group; at least two if they share."""
     roles: list[Role] = []
     for group in plan.groups:
         qos = group.subscribes.qos if group.subscribes is not None else 0
         sends = group.publishes or group.responds
         window = 0 if sends is None or sends.qos == 0 else sends.window
+        # All have the topics of the first device, so that a message has receivers at each target.
         publications = _publications(plan, group)
         role = Role(group, 0, 0, filters_of(group, 0), qos, publications, window)
         roles += (

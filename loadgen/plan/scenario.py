@@ -267,10 +267,7 @@ class Scenario(BaseModel):
         return MappingProxyType(understood)
 
     def reconnecting(self, *, always: bool = False) -> Reconnect | None:
-        """Return the delays of reconnecting devices, None if devices do not reconnect.
-
-        `always` is for runs that break connections themselves.
-        """
+        """Return the delays after a lost connection; None if devices do not reconnect."""
         if self.reconnect is None and not always:
             return None
         delay_s = 0.1 if self.reconnect is None else self.reconnect

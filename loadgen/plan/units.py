@@ -1,7 +1,4 @@
-"""Numbers, times and sizes in readable notation: `10k`, `2.5M`, `500ms`, `5m`, `32-256`.
-
-Every function takes text, or a number from TOML, and raises a ValueError of one line.
-"""
+"""Numbers, times and sizes in readable notation, from text or TOML; ValueErrors are one line."""
 
 import math
 import re
