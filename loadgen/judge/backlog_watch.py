@@ -3,12 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from loadgen.judge.backlog import (
-    BACKLOG_EDGE_NS,
-    BACKLOG_EDGE_SAMPLES,
-    BacklogSample,
-    Standstill,
-)
+from loadgen.judge.backlog import BACKLOG_EDGE_NS, BACKLOG_EDGE_SAMPLES, BacklogSample, Standstill
 from loadgen.judge.live_sample import LiveSample
 
 NS = 1_000_000_000

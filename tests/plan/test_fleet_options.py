@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import ScenarioError
-from loadgen.plan.addressing import (
-    client_id,
-    deliveries_to_each,
-    target_number,
-)
+from loadgen.plan.addressing import client_id, deliveries_to_each, target_number
 from loadgen.plan.fit import needs_of
 from loadgen.plan.groups import Reconnect, may_leave
 from tests.examples import examples

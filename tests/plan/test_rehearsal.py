@@ -6,13 +6,7 @@ import pytest
 
 from loadgen.cases.registry import CASES
 from loadgen.plan.plan import Plan
-from loadgen.plan.rehearsal import (
-    TARGETS_ASKED,
-    Role,
-    acquainted,
-    deliveries_of,
-    roles_of,
-)
+from loadgen.plan.rehearsal import TARGETS_ASKED, Role, acquainted, deliveries_of, roles_of
 from tests.plans import fitted_plan
 
 

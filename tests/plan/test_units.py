@@ -7,13 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.plan.units import (
-    parse_count,
-    parse_number,
-    parse_seconds,
-    parse_size,
-    shown,
-)
+from loadgen.plan.units import parse_count, parse_number, parse_seconds, parse_size, shown
 from loadgen.sentences import duration
 from tests.examples import examples
 from tests.tables import rows_of
