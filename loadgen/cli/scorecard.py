@@ -39,7 +39,6 @@ _TELL_EVERY_S = 2.0
 
 def parse_bounds(text: str) -> Bounds:
     """Read shares from `5%`, `p99=50%,FANIN=2%` or both; raises ScenarioError."""
-    default: float | None = None
     named: dict[str, float] = {}
     for part in text.split(","):
         key, equals, value = part.rpartition("=")
@@ -54,14 +53,12 @@ def parse_bounds(text: str) -> Bounds:
             raise ScenarioError(CLI_TEXT.LARGE_BOUND(value=shown(value)))
         # A column by its published title or its name in scorecard.json: 99P, p99.
         key = re.sub(r"\bp(\d+(\.\d+)?)\b", r"\1p", " ".join(key.split()).casefold())
-        if (key in named) if equals else (default is not None):
-            raise ScenarioError(CLI_TEXT.BOUND_TWICE(part=shown(part)))
         if equals and not key:
             raise ScenarioError(CLI_TEXT.BOUND_OF_NOTHING(part=shown(part)))
-        if equals:
-            named[key] = percent / 100
-        else:
-            default = percent / 100
+        if key in named:
+            raise ScenarioError(CLI_TEXT.BOUND_TWICE(part=shown(part)))
+        named[key] = percent / 100
+    default = named.pop("", None)
     return Bounds(named=named) if default is None else Bounds(default, named)
 
 

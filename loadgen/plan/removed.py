@@ -26,10 +26,8 @@ REMOVED = tuple(RemovedName(**row) for row in _TABLE["removed"])
 
 def removal(name: str, *kinds: Kind) -> str | None:
     """Return advice for a removed name of one of these kinds, None for other names."""
-    for removed in REMOVED:
-        if removed.name == name and removed.kind in kinds:
-            return f"removed; {removed.instead}"
-    return None
+    advice = (one.instead for one in REMOVED if one.name == name and one.kind in kinds)
+    return next((f"removed; {instead}" for instead in advice), None)
 
 
 ADDED: Mapping[str, object] = _TABLE["added"]
