@@ -62,7 +62,7 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
     return number
 
 
-def _whole(value: object, number: Decimal, unit: str) -> int:
+def _integer(value: object, number: Decimal, unit: str) -> int:
     if number != number.to_integral_value():
         raise ValueError(f"{shown(value)} is not a whole number{unit}")
     return int(number)
@@ -75,7 +75,7 @@ def parse_number(value: object) -> float:
 
 def parse_count(value: object) -> int:
     """Read a whole number of zero or more, without rounding: `1000`, `"10k"`, `"2.5M"`."""
-    return _whole(value, _parse(value, _MULTIPLES, "10k or 2.5M"), "")
+    return _integer(value, _parse(value, _MULTIPLES, "10k or 2.5M"), "")
 
 
 def parse_seconds(value: object) -> float:
@@ -85,7 +85,7 @@ def parse_seconds(value: object) -> float:
 
 def parse_bytes(value: object) -> int:
     """Read a whole number of bytes: `1024`, `"1KiB"`, `"64GiB"`."""
-    return _whole(value, _parse(value, _SIZE_MULTIPLES, "32 or 32-256"), " of bytes")
+    return _integer(value, _parse(value, _SIZE_MULTIPLES, "32 or 32-256"), " of bytes")
 
 
 def parse_size(value: object) -> tuple[int, int]:

@@ -94,7 +94,7 @@ def test_a_run_and_its_score_card_follow(tmp_path: Path) -> None:
 WORDS = {
     "report/score_card.py": {"latency"},  # a key of scorecard.json
     "report/history.py": {"latency"},
-    "report/build/rows.py": {"latency"},  # a measure
+    "report/build/rows.py": {"latency", "request"},  # a measure, and a unit
     "report/build/card.py": {"latency"},
     "report/build/run_section.py": {"latency"},  # a table
     "report/build/sections.py": {"latency", "queue"},  # of calibration; the number of a queue
