@@ -13,8 +13,7 @@ from loadgen.plan.groups import DeviceGroup, Subscribes
 from loadgen.plan.plan import Crash, Plan, plan_of
 from loadgen.sentences import CASE_TEXT
 
-QUEUES_SHOWN = 100
-"""Maximum number of queues that are listed: the first ones."""
+QUEUES_SHOWN = 100  # maximum number of queues that are listed: the first ones
 
 
 class Queue(shared.Scenario):

@@ -34,8 +34,7 @@ from loadgen.judge.next_step import AIMS
 from loadgen.plan.scenario import Scenario
 from loadgen.sentences import read_table
 
-NOTHING_STATUS = 2
-"""Exit status of a line that names no command."""
+NOTHING_STATUS = 2  # exit status of a line that names no command
 _FIELDS = read_table("loadgen.cli", "usage.toml")["fields"]
 REPORT_FIELDS: Sequence[str] = _FIELDS["report"]
 PROBE_FIELDS: Sequence[str] = _FIELDS["probe"]

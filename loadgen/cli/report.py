@@ -50,8 +50,7 @@ from loadgen.run.survey import survey
 from loadgen.sentences import CLI_TEXT
 
 QUICK_BUDGET = "9m"
-_WATCHED = ("broker_pid", "broker_metrics")
-"""Fields that a report has for each broker."""
+_WATCHED = ("broker_pid", "broker_metrics")  # fields that a report has for each broker
 
 
 def report(flags: options.Flags) -> int:

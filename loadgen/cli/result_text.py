@@ -24,8 +24,7 @@ from loadgen.report.score_card import LATENCY_FIGURES, Curves, ScoreCard
 from loadgen.sentences import counted, duration
 
 _WIDTH = 100
-_LABEL = 11
-"""Columns of a line's label."""
+_LABEL = 11  # columns of a line's label
 _BARS = "▁▂▃▄▅▆▇█"
 _GAP = "  "
 _MOST_BARS = 40

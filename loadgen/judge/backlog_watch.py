@@ -7,8 +7,7 @@ from loadgen.judge.backlog import BACKLOG_EDGE_NS, BACKLOG_EDGE_SAMPLES, Backlog
 from loadgen.judge.live_sample import LiveSample
 
 NS = 1_000_000_000
-SAMPLES = 20
-"""Samples that are kept of a short window; a long one keeps one each second."""
+SAMPLES = 20  # samples that are kept of a short window; a long one keeps one each second
 EDGE_SHARE = 0.1
 """Share of the window at each end, at most `BACKLOG_EDGE_NS`, of which every sample is kept."""
 STANDSTILL_S = 0.5

@@ -48,5 +48,4 @@ def _codes(kind: str) -> tuple[Code, ...]:
 
 
 REASONS, REMARKS = _codes("reasons"), _codes("remarks")
-CODES = tuple(row.code for row in REASONS)
-"""Codes of reasons, causes before their effects."""
+CODES = tuple(row.code for row in REASONS)  # codes of reasons, causes before their effects

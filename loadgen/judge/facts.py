@@ -20,8 +20,7 @@ from loadgen.judge.ledger import Ledger
 from loadgen.judge.own_delay import DelayBounds, Generator, late_s
 from loadgen.sentences import counted
 
-RATE_SIGMAS = 4
-"""Standard deviations by which a random schedule may miss its mean."""
+RATE_SIGMAS = 4  # standard deviations by which a random schedule may miss its mean
 
 
 @dataclass(frozen=True, slots=True)

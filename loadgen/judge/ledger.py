@@ -16,8 +16,7 @@ from typing import Any
 from loadgen.mqtt.reason_codes import reason_name
 from loadgen.sentences import JUDGE_TEXT, Text
 
-LONGEST_TEXT = 200
-"""Longest text taken from a worker's final report; a broker's can be longer."""
+LONGEST_TEXT = 200  # longest text taken from a worker's final report; a broker's can be longer
 
 
 @dataclass(frozen=True, slots=True)

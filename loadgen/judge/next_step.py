@@ -22,8 +22,7 @@ from loadgen.sentences import JUDGE_TEXT, Text
 
 AIMS = ("rate", "devices", "base")
 
-GROWTH = 2.5
-"""Factor of one raise: few steps, and no load more than 2.5 times the limit."""
+GROWTH = 2.5  # factor of one raise: few steps, and no load more than 2.5 times the limit
 PRECISION = 0.05
 MOST_STEPS = 15
 STEPS_LIMIT = 100

@@ -8,22 +8,18 @@ from loadgen.sentences import JUDGE_TEXT, Text, Values
 
 BUSY_SHARE_LIMIT = 0.95
 """A loop that is idle for less than a twentieth of its time may be what limits the result."""
-SEND_DELAY_LIMIT_US = 100_000
-"""Highest p99 of the own delay that is jitter of a busy host."""
+SEND_DELAY_LIMIT_US = 100_000  # highest p99 of the own delay that is jitter of a busy host
 STALLED_SHARE_LIMIT = 0.01
 """A worker that stood still for more of the window than this determines the p99."""
-STALLED_FLOOR_S = 0.1
-"""A shorter total is jitter, which the latency series show better."""
+STALLED_FLOOR_S = 0.1  # a shorter total is jitter, which the latency series show better
 OWN_SHARE_LIMIT = 0.5
 """Share of own delay in a p99 above which that describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
 """Share of the send delay's limit below which own delay is tolerated: a time slice or two."""
 REMARK_SHARE = 0.1
 """Share of the p99, and of the limits above, from which own delay is mentioned."""
-CAUSE_SHARE = 0.5
-"""Share of the lost time that a cause must explain."""
-UNWATCHED_S = 0.5
-"""Time without a watch in which a standstill of the broker can go unseen."""
+CAUSE_SHARE = 0.5  # share of the lost time that a cause must explain
+UNWATCHED_S = 0.5  # time without a watch in which a standstill of the broker can go unseen
 LOSS_LIMIT = 0.005
 """Share of delayed segments that can determine a p99: up to every other one is an answer."""
 OTHER_HOSTS_TIMES = 3.0

@@ -121,11 +121,9 @@ class PublishedFigure(Figures):
     conditions: Conditions = Conditions()
 
 
-SECURED = ".SEC"
-"""Ends the name of a row whose connections are encrypted."""
+SECURED = ".SEC"  # ends the name of a row whose connections are encrypted
 
-EFFICIENCY = (".MPW", ".MPU")
-"""End the names of rows that divide another row."""
+EFFICIENCY = (".MPW", ".MPU")  # end the names of rows that divide another row
 
 
 def counterparts(

@@ -28,10 +28,8 @@ CONNECT_GRACE_S = 0.1
 connects and a short delay of the host are allowed for it, at most this long."""
 CONNECT_MOMENT_S = 0.005
 STANDSTILLS_SHOWN = 5
-LOST_SHOWN = 3
-"""Ranges of lost messages in a sentence; run.json has more."""
-CLOCK_LIMIT_NS = 100_000_000
-"""Greatest difference between two hosts' clocks."""
+LOST_SHOWN = 3  # ranges of lost messages in a sentence; run.json has more
+CLOCK_LIMIT_NS = 100_000_000  # greatest difference between two hosts' clocks
 
 Found = Iterator[Values]
 Backends = Sequence[BackendFacts]

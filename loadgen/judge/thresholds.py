@@ -35,8 +35,7 @@ OWN_SERIES: Mapping[str, tuple[str, ...]] = {
     **{name: (name,) for name in (READ, SENT)},
 }
 """Series of the generator's own delay in a latency; other latencies contain stalls of a worker."""
-OWN_PART = 0.5
-"""Share of a bound above which our own delay, rather than the broker, breaks it."""
+OWN_PART = 0.5  # share of a bound above which our own delay, rather than the broker, breaks it
 
 
 @dataclass(frozen=True, slots=True)

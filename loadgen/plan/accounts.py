@@ -13,8 +13,7 @@ from loadgen.plan.addressing import filters_of, matches_to
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.plan import Plan, rooted
 
-OPERATOR = "loadgen"
-"""The user that administers the broker; it has all rights."""
+OPERATOR = "loadgen"  # the user that administers the broker; it has all rights
 
 ANY_ROOT = "+"
 """Wildcard for the first level of the run's topics, which is not fixed until the broker runs."""

@@ -15,8 +15,7 @@ from loadgen.sentences import PLAN_TEXT
 
 SUBSCRIBE_ID = 65_535
 """Packet identifier of a device's last SUBSCRIBE, above all those of the in-flight window."""
-RESUBSCRIBE_ID = SUBSCRIBE_ID - 1_000
-"""That of the packets of `--resubscribe`."""
+RESUBSCRIBE_ID = SUBSCRIBE_ID - 1_000  # that of the packets of `--resubscribe`
 
 
 class PlannedFleet(Fleet):

@@ -16,8 +16,7 @@ from loadgen.plan.groups import NUMBER, DeviceGroup, finest_number
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
 
-_SAMPLE = 1_000
-"""Maximum number of streams of which deliveries are counted to know their mean."""
+_SAMPLE = 1_000  # maximum number of streams of which deliveries are counted to know their mean
 
 Condition = tuple[str, str, int]
 """A number of the sender and one of the receiver that are equal; the value if one is ""."""

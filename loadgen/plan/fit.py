@@ -34,12 +34,10 @@ SPARE_DESCRIPTORS = 200
 """A worker's files, pipes and libraries, and connects that are being closed and retried."""
 BROKER_SPARE_DESCRIPTORS = 50
 """A broker's files and listeners, and the connections of its monitors."""
-WORKERS_LIMIT = 1_024
-"""Maximum number of workers of one host."""
+WORKERS_LIMIT = 1_024  # maximum number of workers of one host
 USABLE_PORT_SHARE = 0.99
 """Share of the ports that loadgen may use; the published CONNBURST used 98 % of 60,000."""
-LOOPBACK_SOURCES = "127.1.0.0/16"
-"""Source addresses on loopback, where brokers do not listen."""
+LOOPBACK_SOURCES = "127.1.0.0/16"  # source addresses on loopback, where brokers do not listen
 
 SINGLE_SENDS_PER_S = 20_000
 """Highest rate at which a worker sends each message at its due time; above, it sends in ticks."""

@@ -10,8 +10,7 @@ from loadgen.plan.deliveries import direct_senders
 from loadgen.plan.groups import DeviceGroup, largest_payload_bytes
 from loadgen.plan.plan import Plan
 
-ASKED: Final = b"loadgen asks "
-"""Every payload of a rehearsal begins with this."""
+ASKED: Final = b"loadgen asks "  # every payload of a rehearsal begins with this
 GREETING_BYTES: Final = 32
 TARGETS_ASKED: Final = 16
 """Maximum number of addresses of one system that are checked: the first ones."""

@@ -54,8 +54,7 @@ ENCRYPTED = ("mqtts:", "wss:")
 
 DEVICES_LIMIT = 1_000_000_000
 """Five times the largest published test; stream numbers have 32 bits."""
-RATE_LIMIT = 100_000_000
-"""Six times the published egress of 15 M messages/s."""
+RATE_LIMIT = 100_000_000  # six times the published egress of 15 M messages/s
 DURATION_LIMIT_S = 7 * 86_400
 HEADER_BYTES = 32
 """Size of the header in a payload, and the payload size of the published report."""

@@ -15,15 +15,13 @@ CALL_US = 9.0
 SEND_US = 1.0
 RECEIVE_CALL_US = 4.0
 RECEIVE_US = 0.6
-KB_US = 0.25
-"""Time to send, or to receive and check, 1,000 bytes of large messages."""
+KB_US = 0.25  # time to send, or to receive and check, 1,000 bytes of large messages
 BATCH_S = 0.001
 """Messages due on one connection within this time are sent, or received, in one socket call."""
 WORKER_LOAD = 0.3
 """Planned load of a worker, as share of a core: bursts and the broker need the rest."""
 
-Shares = list[tuple[Share, ...]]
-"""The devices of each worker."""
+Shares = list[tuple[Share, ...]]  # the devices of each worker
 
 HostsOfGroups = Mapping[str, tuple[int, ...]]
 """The hosts of groups by name; groups that are not named are on all hosts."""
@@ -139,8 +137,7 @@ def _meets_its_publisher(
     return any(name in first and (dealt - first[name]) % hosts == 0 for name in senders)
 
 
-Lane = tuple[Sequence[int], list[int]]
-"""Workers, and the indexes of the groups that they run."""
+Lane = tuple[Sequence[int], list[int]]  # workers, and the indexes of the groups that they run
 
 
 def _lanes(

@@ -13,8 +13,7 @@ from loadgen.plan.fields import Count, FieldKind, Flag, Quantity, TextLine, read
 from loadgen.plan.scenario import read_toml
 from loadgen.sentences import PLAN_TEXT
 
-Description = Mapping[str, Mapping[str, Any]]
-"""Values by part and line."""
+Description = Mapping[str, Mapping[str, Any]]  # values by part and line
 
 _TITLES: Final = sentences.read_table("loadgen.plan", "sut.toml")
 PARTS: Final[Mapping[str, str]] = _TITLES["parts"]

@@ -6,8 +6,7 @@ from decimal import Decimal
 
 from loadgen.sentences import read_table
 
-NUMBER_LIMIT = 10**15
-"""Largest accepted number: no quantity of a load test is larger."""
+NUMBER_LIMIT = 10**15  # largest accepted number: no quantity of a load test is larger
 
 SHOWN_CHARACTERS = 60
 
