@@ -146,7 +146,7 @@ class Result:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why it does not, each with its code."""
+        """Why the run is not valid, each with its code."""
         return self.card.verdict.reasons
 
     @property
@@ -181,7 +181,7 @@ class Result:
     def devices(self) -> "pa.Table":
         """Return one row for each device of a run with `per_device` (schema: DEVICE_SCHEMA).
 
-        Raises RunDirectoryError if the run has none.
+        Raise RunDirectoryError if the run has none.
         """
         return read_devices(self.directory)
 
@@ -245,7 +245,7 @@ async def run_async(
     """Play a scenario, or a case by its name, into `out` (default: runs/TIME-CASE).
 
     `progress` is called several times a second, and `interrupt.request()` ends the run with what it
-    has measured. `cluster` has the hosts that play it, as many as the scenario names. Raises
+    has measured. `cluster` has the hosts that play it, as many as the scenario names. Raise
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
     scenario = _scenario_of(scenario)

@@ -1,7 +1,7 @@
 """Temporary directories that do not stay after `kill -9`.
 
-A process holds a lock on a file in each of its directories. The kernel releases the lock when the
-process ends in any way, so that the next one can find and remove an abandoned directory.
+A process locks a file in each of its directories. The kernel releases the lock when the process
+ends in any way, so that the next one can find and remove an abandoned directory.
 """
 
 import fcntl

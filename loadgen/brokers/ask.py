@@ -1,11 +1,7 @@
 """A connection to a broker, or one error that says what answered instead.
 
-A CONNECT without CONNACK is explained by further attempts without any login: the same port with
-and without TLS and WebSocket, and another version of MQTT.
-
-Connections are for checks before a run, when speed does not matter. A library shows neither the
-first bytes of a peer that does not speak MQTT, nor all that a broker answers. A connection can be
-cancelled at any moment and starts no thread.
+A CONNECT without CONNACK is explained by attempts without login: the same port with and without TLS
+and WebSocket, and another version of MQTT.
 """
 
 import asyncio
@@ -116,7 +112,7 @@ async def ended(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run all at once; if one fails, cancel the others and wait for their end before raising."""
+    """Run all at once; the first error ends the others before it is raised."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))
@@ -128,10 +124,9 @@ async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
 
 
 class BrokerConnection:
-    """A connection of one client, and the result of its CONNECT.
+    """A connection of one client; its result is `connack` or `error`, or neither yet.
 
-    The result is `connack`, or `error`, or neither while it waits. If the connection is `silent`,
-    no CONNECT is sent, so that the peer's own words can be read.
+    A `silent` one sends no CONNECT, so that the peer's own words can be read.
     """
 
     _reader: asyncio.StreamReader
@@ -178,7 +173,7 @@ class BrokerConnection:
                 await self.close()
 
     async def open(self) -> None:
-        """Connect TCP and TLS; raises OSError."""
+        """Connect TCP and TLS; raise OSError."""
         host, context = self.endpoint.host, tls_context_of(self.endpoint, self.tls_context)
         opened = await open_socket(host, self.endpoint.port)
         self.reached = True
@@ -216,11 +211,8 @@ class BrokerConnection:
             self._out.writelines(self._framing.data_to_send())
 
     async def receive(self) -> Packet:
-        """Return the next packet.
-
-        Raises ConnectionError if the broker closes, RemoteProtocolError for bytes that are not
-        MQTT, and OSError. A CONNACK of 3.1.1 in answer to MQTT 5 sets `version` to 3.1.1.
-        """
+        """Return the next packet; raise RemoteProtocolError for bytes that are not MQTT, else
+        OSError."""
         # Yield to the loop, so that a flooding peer cannot starve timeouts.
         await asyncio.sleep(0)
         while True:
@@ -239,7 +231,7 @@ class BrokerConnection:
             self._received += data
 
     async def _upgrade(self) -> None:
-        """Open a WebSocket (RFC 6455); raises BrokerRefusedError with the server's reason."""
+        """Open a WebSocket; raise BrokerRefusedError with the server's reason."""
         endpoint = self.endpoint
         uri = parse_uri(f"{endpoint.scheme}://{endpoint.address}{endpoint.path}")
         self._framing = framing = ClientProtocol(uri, subprotocols=[Subprotocol("mqtt")])
@@ -293,7 +285,7 @@ class BrokerConnection:
 
     @property
     def wrong_version(self) -> str:
-        """The answer of a broker that does not speak the version of the CONNECT, else ""."""
+        """The answer to a CONNECT whose version the broker does not speak, else ""."""
         if self.connack is None:
             return ""
         if self.connack.reason_code in _WRONG_VERSION:
@@ -303,7 +295,7 @@ class BrokerConnection:
 
     @property
     def opening(self) -> str:
-        """The protocol of a peer that begins like this, "" if it may be MQTT."""
+        """The protocol of a peer that sent such first bytes, "" if it may be MQTT."""
         first_bytes = self.first_bytes
         for opening, protocol in _OPENINGS:
             if first_bytes.startswith(opening):
@@ -334,8 +326,8 @@ async def ask(
 ) -> tuple[BrokerConnection, ConnAck]:
     """Return a connection that the broker accepted, and its CONNACK; the caller closes it.
 
-    Raises BrokerUnreachableError if nothing answers within `timeout_s`, and BrokerRefusedError for
-    any other answer. With `spoken` the broker is known to speak the version.
+    With `spoken` the broker is known to speak the version. Raise BrokerUnreachableError if nothing
+    answers within `timeout_s`, BrokerRefusedError for any other answer.
     """
     first = BrokerConnection(endpoint, packet, tls_context)
     running = asyncio.ensure_future(first.connect())
@@ -550,10 +542,10 @@ def named(code: int, properties: Properties, version: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The versions of MQTT with which a broker accepted a connection (3 is MQTT 3.1, 4 is 3.1.1).
+    """The versions of MQTT that a broker accepted, by their number in CONNECT.
 
-    `stated` are the properties of its MQTT 5 CONNACK (section 3.2.2.3), None without MQTT 5.
-    `answered_s` is the time until it had answered. `refusals` are the errors of other versions.
+    `stated` are the properties of its MQTT 5 CONNACK, None without MQTT 5. `answered_s` is the time
+    until its first answer, `refusals` are the errors of other versions.
     """
 
     endpoint: Endpoint
@@ -576,9 +568,9 @@ async def greet(
     versions: Sequence[int] = (MQTT_5, MQTT_3_1_1),
     login: Connect | None = None,
 ) -> Greeting:
-    """Connect with each of these versions, with the endpoint's login or that of `login`.
+    """Connect with each of these versions; raise the errors of `ask` if none is accepted.
 
-    Raises the errors of `ask` if the broker accepts none of them.
+    The login is that of `login`, else that of the endpoint.
     """
     loop = asyncio.get_running_loop()
     begun_s = loop.time()

@@ -23,7 +23,7 @@ _COUNTERS: Final = read_table("loadgen.brokers", "broker_counters.toml")
 COUNTS: Final[Mapping[str, tuple[str, ...]]] = {
     count: tuple(topics) for count, topics in _COUNTERS["topics"].items()
 }
-"""Counters that brokers publish, and their topics."""
+"""Topics under $SYS by counter."""
 
 
 def counters_of(page: str) -> dict[str, int]:

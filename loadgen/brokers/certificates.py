@@ -1,6 +1,6 @@
 """A certificate authority for tests: its own certificate, the broker's, and one for each device.
 
-Only for measurements on closed networks: the authority's key is next to the certificates.
+Only for closed networks: the authority's key is next to the certificates.
 """
 
 import contextlib
@@ -62,11 +62,11 @@ def make_certificates(
     clients: int = 0,
     key: KeyKind = "rsa",
 ) -> CertificateFiles:
-    """Fill `directory`, which must not exist or be empty, with an authority and its certificates.
+    """Fill `directory`, which must be new or empty, with an authority and its certificates.
 
-    The server's certificate is good for `hosts` (names, *.names or addresses). Client number i of
-    `clients` has an ECDSA key and the common name device-i. Raises UsageError for input that cannot
-    be used and CannotRunError if files cannot be written; then no file is left.
+    The server's certificate is good for `hosts` (names, *.names or addresses). Client i of
+    `clients` has the common name device-i. Raise UsageError for unusable input, and CannotRunError
+    if files cannot be written; then no file is left.
     """
     names = _host_names(hosts)
     until = datetime.now(UTC) + _VALID

@@ -12,10 +12,9 @@ from loadgen.plan.units import shown
 from loadgen.sentences import BROKER_TEXT
 
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
-"""Port of each scheme if the URL has none (IANA; RFC 6455 for the WebSocket schemes)."""
+"""Port of a scheme whose URL has none (IANA; RFC 6455)."""
 
 BROKER_NAMES: Final = ("auto", "mosquitto", "nats", "reflector", "sink")
-"""Names of private brokers."""
 
 _DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
 _MAX_URL_CHARACTERS: Final = 2048
@@ -31,8 +30,8 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 class Endpoint:
     """One address of a broker.
 
-    `host` is a name, an IPv4 address or an IPv6 address without brackets; `path` is empty unless
-    the transport is WebSocket. Neither `str` nor `repr` shows the password.
+    `host` is a name or an address, IPv6 without brackets; `path` is "" without WebSocket. Neither
+    `str` nor `repr` shows the password.
     """
 
     scheme: str
@@ -49,7 +48,6 @@ class Endpoint:
 
     @property
     def websocket(self) -> bool:
-        """True for MQTT in WebSocket frames (MQTT 5, section 6)."""
         return self.scheme in ("ws", "wss")
 
     @property
@@ -69,10 +67,9 @@ class Endpoint:
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Return the endpoint of a URL.
+    """Return the endpoint of `scheme://[user[:password]@]host[:port][/path]`.
 
-    `scheme://[user[:password]@]host[:port][/path]`, scheme one of `DEFAULT_PORTS`; user and
-    password may be percent-encoded. Raises UsageError, in one line and without the password.
+    User and password may be percent-encoded. Raise UsageError, without the password.
     """
     if len(text) > _MAX_URL_CHARACTERS:
         raise UsageError(BROKER_TEXT.URL_LONG(characters=len(text), most=_MAX_URL_CHARACTERS))
@@ -103,10 +100,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_broker(text: str) -> Endpoint | str:
-    """Return the value of a `--broker` argument: one of `BROKER_NAMES`, or an endpoint.
-
-    Raises UsageError if it is neither.
-    """
+    """Return the value of `--broker`: one of `BROKER_NAMES`, or an endpoint; raise UsageError."""
     name = text.strip().lower()
     if name in BROKER_NAMES:
         return name

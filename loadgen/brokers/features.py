@@ -1,8 +1,4 @@
-"""The features of a broker, each tried by clients that use it.
-
-If a device of a run would use a feature, the check before the load (`rehearsal.py`) tries it. What
-can only be stated is taken from the broker's MQTT 5 CONNACK.
-"""
+"""The features of a broker, each tried by clients that use it, or stated in its MQTT 5 CONNACK."""
 
 import asyncio
 import ssl
@@ -23,9 +19,8 @@ from loadgen.plan.rehearsal import ASKED, Publication, Role
 from loadgen.sentences import BROKER_TEXT, Sentence, Text
 
 TRIAL_S: Final = 10.0
-"""Longest time of a trial."""
 QUIET_S: Final = 0.7
-"""Without any packet for this time, a missing one does not come any more."""
+"""A missing packet does not come any more after this time without any."""
 _KEEP_ALIVES_S: Final = (60, 50_000)
 _FOREVER_S: Final = 0xFFFF_FFFF
 _PAYLOADS_BYTES: Final = (256 << 10, 64 << 10, 16 << 10, 4 << 10)
@@ -39,9 +34,8 @@ Basis = Literal["tried", "stated", "default", "absent"]
 class Feature:
     """A feature of a broker and the basis of this knowledge.
 
-    It was `tried`, the broker `stated` it, it is the `default` of MQTT 5 that applies if the broker
-    is silent, or it is `absent` from the versions that the broker speaks. `value` is None if it is
-    absent, unknown, or `unlimited`. `detail` is a sentence about the trial, or "".
+    It was `tried` or `stated`, is the `default` of MQTT 5 for a silent broker, or is `absent` from
+    the versions that the broker speaks. `value` is None if it is absent, unknown or `unlimited`.
     """
 
     value: bool | int | None
@@ -61,7 +55,6 @@ class Trial:
 
     @property
     def stated(self) -> Properties:
-        """The properties of CONNACK, for features of MQTT 5."""
         assert self.greeting.stated is not None
         return self.greeting.stated
 
@@ -70,7 +63,7 @@ class Trial:
         return await self.pool.join(self.greeting.endpoint, self.greeting.connect(**fields))
 
     async def lacks(self, *roles: Role) -> Text | None:
-        """Return the first thing that the broker lacks for these roles, None if it lacks none."""
+        """Return the first thing that the broker lacks for these roles, else None."""
         wanted = Wanted(
             roles=roles,
             connects=[self.greeting.connect() for _ in roles],
@@ -113,7 +106,7 @@ async def _works(roles: Callable[[str], Sequence[Role]], trial: Trial) -> Featur
 
 
 async def _most(tried: Sequence[tuple[int, int, int]], detail: str, trial: Trial) -> Feature:
-    """Return the first value that works, each tried with a QoS and a size of the payload."""
+    """Return the first (value, QoS, payload bytes) of these that works."""
     for value, qos, size_bytes in tried:
         lack = await trial.lacks(_echoing(_topic(), qos=qos, size_bytes=size_bytes))
         if lack is None:
@@ -198,7 +191,7 @@ async def _session_expiry(trial: Trial) -> Feature:
 
 
 async def _stated(name: str, silent: int | None, trial: Trial) -> Feature:
-    """Return a limit of CONNACK; `silent` is its value if CONNACK does not have it."""
+    """Return a limit of CONNACK, `silent` if CONNACK does not have it."""
     value = getattr(trial.stated, name)
     if value is None:
         return Feature(silent, "default", unlimited=silent is None)

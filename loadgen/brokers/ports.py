@@ -1,7 +1,7 @@
-"""Addresses of this host, who listens at them, and ports that no outgoing connection can take.
+"""Addresses of this host, the processes that listen at them, and ports to listen at.
 
-A listener inside `net.ipv4.ip_local_port_range` may find its port used as the local port of some
-connection, and a restarted broker then cannot come back to it. So ports are chosen outside.
+An outgoing connection can take a port of `net.ipv4.ip_local_port_range`, and a restarted broker
+could not come back to it. Ports are therefore chosen outside.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ def ephemeral_ports() -> range:
 
 
 def listen(host: str, port: int = 0) -> socket.socket:
-    """Return a non-blocking listening TCP socket on `host`.
+    """Return a non-blocking listening TCP socket; `port` 0 picks one outside `ephemeral_ports`.
 
-    `port` 0 picks one outside `ephemeral_ports`. Raises HostLimitError if it cannot be bound.
+    Raise HostLimitError if it cannot be bound.
     """
     problem: OSError | None = None
     candidates = [port]
@@ -70,7 +70,7 @@ def listen(host: str, port: int = 0) -> socket.socket:
 
 
 async def open_socket(host: str, port: int) -> socket.socket:
-    """Connect to the first address of the host that accepts; raises OSError."""
+    """Connect to the first address of the host that accepts; raise OSError."""
     loop = asyncio.get_running_loop()
     refused = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
     for family, kind, protocol, _, address in await loop.getaddrinfo(
@@ -92,10 +92,7 @@ async def open_socket(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str) -> int:
-    """Return a port on `host` that was free a moment ago, outside `ephemeral_ports`.
-
-    Raises HostLimitError.
-    """
+    """Return a free port on `host` outside `ephemeral_ports`; raise HostLimitError."""
     with listen(host) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -128,7 +125,6 @@ def listening_pids(port: int) -> tuple[int, ...]:
 
 
 def _has_open(pid: int, files: Collection[str]) -> bool:
-    """Return True if a process has one of these files open, by the names of their links."""
     with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
         for descriptor in descriptors:
             with suppress(OSError):

@@ -1,8 +1,7 @@
 """Starts and stops the programs that brokers run in.
 
-`subprocess.Popen` rather than the event loop's own: it needs no child watcher, works the same
-under asyncio and uvloop, and takes milliseconds. Start from a thread that lives as long as the
-broker must (the event loop's), because the parent-death signal follows the *thread*.
+`subprocess.Popen` needs no child watcher and works alike under asyncio and uvloop. Start from a
+thread that lives as long as the broker: the parent-death signal follows the *thread*.
 """
 
 import asyncio
@@ -45,8 +44,7 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start `program` (absolute path first), bound to the life of this process.
 
-    Its standard output and error go to `output`, its input is empty, and its soft limit of
-    descriptors is raised to the hard one.
+    Its input is empty, and its soft limit of descriptors is raised to the hard one.
     """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *program],
@@ -90,7 +88,7 @@ async def stop(process: subprocess.Popen[bytes], *, patience_s: float = _PATIENC
 
 
 class BrokerProcess:
-    """A broker that loadgen starts in a separate process, and stops when `running` ends."""
+    """A broker in a separate process, which ends with the block of `running`."""
 
     def __init__(self, name: str, version: str) -> None:
         self.name = name
@@ -119,9 +117,9 @@ class BrokerProcess:
         return self.process.pid
 
     async def start(self) -> None:
-        """Start the broker; if it ran before, on its former ports.
+        """Start the broker, on its former ports if it ran before.
 
-        Raises CannotRunError with its last output if it does not serve.
+        Raise CannotRunError with its last output if it does not serve.
         """
         raise NotImplementedError
 
@@ -141,7 +139,7 @@ BrokerT = TypeVar("BrokerT", bound=BrokerProcess)
 
 @contextlib.asynccontextmanager
 async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
-    """Start the broker for the length of the block; raises CannotRunError if it fails."""
+    """Start the broker for the length of the block; raise CannotRunError if it fails."""
     try:
         await broker.start()
         yield broker
@@ -153,8 +151,8 @@ async def running(broker: BrokerT) -> AsyncIterator[BrokerT]:
 class ServedBroker:
     """The broker of a run.
 
-    `version` may be UNKNOWN. `brokers` are those that were started here; a broker that starts again
-    has another process.
+    `version` may be UNKNOWN. `brokers` are those started here; one that starts again has another
+    process.
     """
 
     name: str
@@ -195,13 +193,11 @@ class ProgramSettings:
     """Configuration of a private broker.
 
     It listens on `host` and `port`; 0 chooses a port. With `save_each` messages are written to disk
-    one by one. With a `certificate` and its key connections are encrypted. With `accounts`, the
-    operator's first, only those users may connect.
+    one by one. With `accounts`, the operator's first, only those users may connect.
 
     The others are for Mosquitto. With `persistence` its database is written every five seconds, or
     with `save_each` after each change. `memory_limit_bytes` None stands for half of the memory now
-    available, 0 for no limit. `more_lines` end the configuration and overrule what it says;
-    `front.py` makes those of a bridge.
+    available, 0 for no limit. `more_lines` end the configuration and overrule what it says.
     """
 
     host: str = "127.0.0.1"
@@ -219,10 +215,9 @@ class ProgramSettings:
 class Program:
     """A program that serves MQTT.
 
-    `configure` writes the configuration for a port into a directory and returns the command.
-    `public` returns the text of that configuration without secrets. `ready` are words of its log
-    that only a broker that serves prints; `failures` mark the line with the reason why it ended at
-    its start. With `saves` it has something to save at its end.
+    `configure` writes the configuration for a port into a directory and returns the command;
+    `public` returns its text without secrets. Only a broker that serves logs the words of `ready`;
+    `failures` mark the line with the reason of an early end. With `saves` it saves at its end.
     """
 
     name: str
@@ -327,7 +322,7 @@ async def run_program(
 ) -> AsyncIterator[ProgramBroker]:
     """Run a program for the length of the block, in a private directory.
 
-    Raises MissingProgramError if it is not installed, CannotRunError if it does not start.
+    Raise MissingProgramError if it is not installed, CannotRunError if it does not start.
     """
     chosen = settings or ProgramSettings()
     program = program_of(chosen)

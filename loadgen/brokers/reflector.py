@@ -10,8 +10,6 @@ from loadgen.brokers.process import Program, ProgramSettings, run_program
 
 
 def _reflector(name: str, settings: ProgramSettings) -> Program:
-    """Return the reflector, or the sink; it heeds host and port of the settings."""
-
     def configure(_: Path, port: int) -> list[str]:
         module = "loadgen.brokers.serve_reflector"
         return [sys.executable, "-m", module, name, settings.host, str(port)]

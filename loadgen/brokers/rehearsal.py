@@ -1,10 +1,7 @@
 """The check before the load: a small version of the run lists what the broker lacks.
 
-A device or two of each group connect, subscribe, and publish one message that must come back.
-Each thing that the broker lacks is a sentence with its remedy.
-
-A pool of clients cleans up when it ends, even if it is cancelled: it removes their retained
-messages at the broker and closes every connection.
+A device or two of each group connect, subscribe, and publish one message that must come back. A
+pool of clients removes its retained messages and closes its connections, even if cancelled.
 """
 
 import asyncio
@@ -42,9 +39,7 @@ from loadgen.plan.rehearsal import ASKED, Publication, Role, deliveries_of
 from loadgen.sentences import BROKER_TEXT, Sentence, Text
 
 ANSWER_S: Final = 5.0
-"""Longest wait for a SUBACK or an acknowledgement."""
 RETURN_S: Final = 2.0
-"""Longest wait for a message to come back."""
 _AGAIN_S: Final = 0.25  # then it is sent again: nodes of a cluster need time to connect
 _SETTLE_S: Final = 0.05  # for a copy too many
 _SESSION_S: Final = 3600  # the Session Expiry Interval that devices ask for
@@ -93,7 +88,6 @@ class PoolClient:
         self.connection.send(packets.Subscribe(_SUBSCRIBE_ID, subscriptions, properties))
 
     async def listen(self, notify: Callable[[], None]) -> None:
-        """Receive until the connection ends."""
         try:
             while True:
                 self._take(await self.connection.receive())
@@ -137,8 +131,8 @@ class PoolClient:
 class ClientPool:
     """Clients for the length of a block, and a way to wait for what they receive.
 
-    Its waits also end once nothing was received for `quiet_s`. With `spoken` the broker is known to
-    speak the version of the clients, as it is once a client was accepted.
+    Its waits also end once nothing was received for `quiet_s`. `spoken` is that of `ask`; it is
+    True once a client was accepted.
     """
 
     tls_context: ssl.SSLContext | None = None
@@ -242,8 +236,7 @@ class Wanted:
     """The roles to play, and the needs of the run with the remedies for a broker that lacks them.
 
     `connects` are the CONNECT packets of the roles, `endpoints` those of the plan's targets. With
-    `separate` each target is a broker by itself. A wait ends once nothing was received for
-    `quiet_s`.
+    `separate` each target is a broker by itself.
     """
 
     roles: Sequence[Role]
@@ -274,14 +267,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """The things that a broker lacks, and further remarks."""
-
     lacks: tuple[Text, ...]
     remarks: tuple[Text, ...]
 
 
 async def rehearse(wanted: Wanted) -> Rehearsed:
-    """Play the roles; raises the errors of `ask` if a device cannot connect."""
+    """Play the roles; raise the errors of `ask` if a device cannot connect."""
     roles = wanted.roles
 
     async def join(number: int) -> _Player:
@@ -439,7 +430,6 @@ class _Sent:
 
     @property
     def acknowledged(self) -> bool:
-        """True if the handshake of the first attempt is complete."""
         return not self.identifier or self.identifier in self.player.client.completed
 
     def lack(self, sentence: Sentence, **values: Any) -> Text:
@@ -624,7 +614,7 @@ async def _session(wanted: Wanted, number: int) -> list[Text]:
 
 
 async def _publish_in_absence(wanted: Wanted, number: int) -> bytes:
-    """Publish a message that an absent device should get; return its payload, b"" without one."""
+    """Publish a message that an absent device should get; return its payload, else b""."""
     roles = wanted.roles
     for delivery in deliveries_of(roles, separate=wanted.separate):
         publication = roles[delivery.sender].publications[delivery.publication]

@@ -1,8 +1,7 @@
 """The reflector: a small, fast broker of MQTT 3.1, 3.1.1 and 5 without lasting sessions.
 
-It is an instrument, not a system under test: its limit is a ceiling for what the harness can
-measure on a host. As the sink it takes every message and delivers none. It is compiled
-(kernels/forwarding.py) and serves until its process is ended.
+Its limit is a ceiling for what the harness can measure on a host. As the sink it takes every
+message and delivers none. It is compiled (kernels/forwarding.py), and serves until it is ended.
 """
 
 import resource
@@ -34,7 +33,7 @@ _CONNACK_5: Final = packets.ConnAck(
 
 
 def serve(host: str, port: int, *, is_sink: bool) -> None:
-    """Serve without end; raises HostLimitError."""
+    """Serve without end; raise HostLimitError."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(hard, _MOST_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

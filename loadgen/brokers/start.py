@@ -1,5 +1,3 @@
-"""Brokers of a `--broker` argument: started here, or given by URL."""
-
 import asyncio
 import contextlib
 import signal
@@ -46,9 +44,8 @@ async def serve(
 
     `spec` is one name (`BROKER_NAMES`) or any number of URLs. A name starts `instances` private
     brokers on `host`, the first on `port` (0 chooses one). `save_each`, `encrypted` and `accounts`
-    (the operator's first) are for Mosquitto and NATS, which keeps sessions in files in any case.
-    Raises UsageError for arguments that contradict each other, MissingProgramError, and
-    CannotRunError.
+    are for Mosquitto and NATS, which keeps sessions in files in any case. Raise UsageError for
+    arguments that contradict each other, MissingProgramError, and CannotRunError.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     parsed = [parse_broker(text) for text in specs]
@@ -99,7 +96,7 @@ async def serve(
 def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:
     """Run a broker in the foreground until SIGINT or SIGTERM, and print its URL.
 
-    Raises the errors of `serve`.
+    Raise the errors of `serve`.
     """
     if isinstance(parse_broker(name), Endpoint):
         raise UsageError(BROKER_TEXT.FOREGROUND_URL())

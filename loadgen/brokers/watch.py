@@ -1,25 +1,17 @@
-"""Records of a broker during a run: the counters of its nodes, and its own.
+"""Records of a broker during a run: its processes, and its own counters under $SYS.
 
-On this host, processor time, memory and bytes of disks are those of the broker's processes and of
-their children; bytes of the network are those of their network namespace, with loopback. They are
-read ten times a second for five minutes, so that the ends of a short measurement window
-fall between close samples, and then once a second. Processor time comes from the clock of each
-process, which counts nanoseconds and keeps what ended threads used.
-
-Brokers publish counters under $SYS, for which there is no standard: `COUNTS` has the topics of some
-brokers. Only those are subscribed to, because some brokers report every connecting client, too.
-
-Records are plain dicts, ready for broker.jsonl:
+Processes are read ten times a second for five minutes, so that a short window ends between close
+samples, and then once a second. Only the topics of `COUNTS` are subscribed to, because some brokers
+report every connecting client, too. Records are plain dicts for broker.jsonl:
 
     {"time_ns", "node", "process": {"cpu_ns", "step_ns", "resident_bytes", "disk_read_bytes", ...}}
     {"time_ns", "broker", "topic", "count", "value", "watched"}
     {"time_ns", "trouble"}
 
-`time_ns` is CLOCK_MONOTONIC. `node` is the URL of the node's metrics, absent for the processes of
-one host. Counters that a node lacks are absent. `cpu_ns` is the processor time since the start,
-ended processes included, in steps of `step_ns`. `broker` is the place of the endpoint, `count` a
-key of `COUNTS`, `value` the broker's number, and `watched` the number of messages that this watcher
-has received from it.
+`time_ns` is CLOCK_MONOTONIC. `node` is the URL of the node's metrics, absent for processes of one
+host. `cpu_ns` is the processor time since the start, ended processes included, in steps of
+`step_ns`. `broker` is the place of the endpoint, `count` a key of `COUNTS`, and `watched` the
+number of messages received from it.
 """
 
 import asyncio
@@ -60,7 +52,7 @@ _NUMBER: Final = re.compile(rb"\s*\d{1,30}\s*")
 
 
 def require_process(pid: int) -> int:
-    """Return the pid; raises UsageError if the process cannot be watched."""
+    """Return the pid; raise UsageError if the process cannot be watched."""
     if ProcessLoad(lambda: (pid,)).read() is None:
         raise UsageError(BROKER_TEXT.NO_PROCESS(pid=pid))
     return pid
@@ -137,10 +129,9 @@ async def watching(
 ) -> AsyncIterator[None]:
     """Record the broker's load and counts for the length of the block.
 
-    `endpoints` has one of each broker, or is empty for no $SYS. `pids` returns the processes to
-    read. A broker without $SYS or without a connection is not an error: the watcher tries again
-    every two seconds, and records the first error. `interval_s` is the time between two readings
-    of the processes.
+    `endpoints` has one of each broker, or is empty for no $SYS. A broker without $SYS or without a
+    connection is not an error: the watcher tries again every two seconds, and records the first
+    error. `interval_s` is the time between two readings of the processes.
     """
     load = ProcessLoad(pids)
 
@@ -176,10 +167,7 @@ async def watching(
 def mqtt_client(
     endpoint: Endpoint, role: str, tls_context: ssl.SSLContext | None = None
 ) -> aiomqtt.Client:
-    """Return an unconnected client of this broker; `role` is part of its Client Identifier.
-
-    `tls_context` is for mqtts and wss; None trusts the system's authorities.
-    """
+    """Return an unconnected client of this broker; `role` is part of its Client Identifier."""
     return aiomqtt.Client(
         endpoint.host,
         endpoint.port,

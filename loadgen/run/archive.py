@@ -23,12 +23,11 @@ _DAMAGED = (KeyError, TypeError, AttributeError, ValueError, IndexError)
 
 
 def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None) -> Path:
-    """Write the archive (a ZIP, as a JAR is) and return its path.
+    """Write the archive (a ZIP, as a JAR is) to `out`, by default RUN.jar; return its path.
 
-    `repeat` is the reproducibility run, RUN-repeat where that is a directory; `out` is
-    RUN.jar. Raises RunDirectoryError if a directory holds no run with a disclosure or was changed
-    since the run ended, if the second run does not repeat the first, or if the archive exists or
-    cannot be written.
+    `repeat` is the reproducibility run, by default RUN-repeat if it exists. Raise RunDirectoryError
+    if a directory holds no run with a disclosure or was changed since, if the second run does not
+    repeat the first, or if the archive cannot be written.
     """
     main, disclosure = read_finished(run)
     if repeat is None and repeat_directory(run).is_dir():
@@ -116,10 +115,9 @@ def compared(directory: Path, again: Path) -> str:
 
 
 def read_finished(directory: Path) -> tuple[Any, Any]:
-    """Return the run in a directory and the disclosure of its case; raises RunDirectoryError.
+    """Return the run in a directory and the disclosure of its case; raise RunDirectoryError.
 
-    Every file of results is checked against the run's seal: a run that was changed since it ended
-    is refused, because it would be disclosed as measured.
+    A run that was changed since it ended is refused: it would be disclosed as measured.
     """
     run = _document(directory, "run.json")
     case = CASES.get(str(run.get("case")))

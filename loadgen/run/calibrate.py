@@ -1,9 +1,8 @@
 """The capacity of the generator on this host, measured against brokers that do very little.
 
-It consists of a few short plays with real workers: connecting and sending to the discarding sink,
-receiving and the latency floor through the reflector. Rates are those of one worker with a whole
-core, computed from the processor time of each message: on a host that also runs the sink or the
-reflector, no observed rate is the generator's alone.
+Real workers connect and send to the sink, and receive from the reflector. Rates are those of one
+worker with a whole core, computed from the processor time of a message: the host also runs the sink
+or reflector, so that no observed rate is the generator's alone.
 """
 
 import os
@@ -39,7 +38,7 @@ from loadgen.sentences import RUN_TEXT
 NS: Final = 1_000_000_000
 PERCENTILES: Final = ("p50", "p90", "p99", "max")
 SINGLE_RATE: Final = 20_000.0
-"""Messages a second over so many connections that each leaves, or arrives, in a separate call."""
+"""Messages a second over so many connections that each has a separate system call."""
 SINGLE_DEVICES: Final = 10_000
 SINGLE_RECEIVERS: Final = 1_000
 BATCHED_RATE: Final = 200_000.0
@@ -58,7 +57,7 @@ _TOPIC: Final = "calibrate/{topic}"
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The result of a play: the state at its end, and its interval table.
+    """The state at the end of a play, and its interval table.
 
     `rows` are merged by worker, group, phase and series.
     """
@@ -76,7 +75,7 @@ class Played:
 
 
 async def play(plan: Plan, interrupt: Interrupt | None = None) -> Played:
-    """Play the plan's phases with its workers against brokers that run already; leave no files.
+    """Play the plan's phases against brokers that run already; leave no files.
 
     Raise CannotRunError if workers are lost, and RunInterruptedError if `interrupt` came.
     """
@@ -213,8 +212,7 @@ def _senders(count: int, rate: float) -> DeviceGroup:
 
 
 def _exchange(senders: int, receivers: int, rate: float) -> tuple[DeviceGroup, ...]:
-    """Return groups of which `senders` publish `rate` messages a second, each to its share of
-    receivers."""
+    """Return groups of which `senders` publish `rate` messages a second, each to its receivers."""
     return (
         _senders(senders, rate),
         DeviceGroup(GROUPS[1], receivers, subscribes=Subscribes((_TOPIC,)), topics=senders),

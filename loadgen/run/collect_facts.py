@@ -195,10 +195,9 @@ def own_delay_of(
 ) -> OwnDelay:
     """Return the facts of a window whose messages are in `tally`.
 
-    `hosts` are the samples of each host by its number, with the times in which its agent did not
-    run and in which nothing came from it; `coordinator` are the times in which this process did
-    not run. The use of time is that of the host whose worker stalled longest, or of the busiest
-    worker.
+    `hosts` are the samples of each host by its number; `coordinator` are the times in which this
+    process did not run. The use of time is that of the host whose worker stalled longest, or of the
+    busiest worker.
     """
     begun_ns = window[0]
     by_worker: defaultdict[int, list[WorkerStall]] = defaultdict(list)
@@ -345,7 +344,7 @@ def _seconds_away(plan: Plan, devices: int) -> float:
 
 
 def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
-    """Return the facts of subscribers that read slowly on request, None if there were none."""
+    """Return the facts of subscribers that read slowly on request, else None."""
     slow = slow_group(plan.groups)
     if slow is None or slow.subscribes is None:
         return None

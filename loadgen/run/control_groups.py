@@ -1,7 +1,7 @@
-"""The control groups of a process, of version 1 and 2, and their limits of its memory and time.
+"""The control groups of a process, of version 1 and 2, and their limits of memory and time.
 
-A limit holds for a group with all its children. The limit of a process is therefore the lowest one
-from its group up to the root of the hierarchy, which in a container is that of the container.
+A limit holds for a group with all its children, so the limit of a process is the lowest one from
+its group up to the root of the hierarchy, or of the container.
 """
 
 from pathlib import Path

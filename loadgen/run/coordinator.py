@@ -1,8 +1,4 @@
-"""Conducts a run that is prepared: its main loop, then verdict and results.
-
-`testbed` prepares it. From then on run.json has all facts known so far, so that a
-killed run can still be read.
-"""
+"""Conducts a run that `testbed` has prepared: its main loop, then verdict and results."""
 
 import asyncio
 import os
@@ -46,8 +42,10 @@ _OUTPUT_CHARACTERS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a run. `measured` is True if its measurement window began; `facts` are what
-    the verdict was made of, `steps` its rate steps."""
+    """The result of a run: `facts` are what the verdict was made of, `steps` its rate steps.
+
+    `measured` is True if its measurement window began.
+    """
 
     directory: Path
     verdict: Verdict

@@ -30,10 +30,9 @@ DEVICE_SCHEMA = pa.schema(
         pa.field("received_in_window", pa.int64()),
     ]
 )
-"""`sent`, `expected`, `received` and `lost` count messages of all phases, and are null where they
-do not apply or cannot be known: `sent` of a device that does not publish; `expected` and `lost` of
-one that does not subscribe, shares a queue with others, or would receive from a worker that was
-lost. `connected` is as of the moment before the devices disconnect."""
+"""`sent`, `expected`, `received` and `lost` count messages of all phases, and are null if they do
+not apply or cannot be known, such as `lost` of a device that shares a queue, or that would receive
+from a lost worker. `connected` is as of the moment before the devices disconnect."""
 
 Column = npt.NDArray[np.int64]
 
@@ -106,10 +105,7 @@ def read_devices(directory: Path) -> pa.Table:
 
 
 def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> Column:
-    """Return the messages sent on each device's streams, UNKNOWN if some are not known.
-
-    A stream has one sender: without its answer, the number is not known.
-    """
+    """Return the messages sent on each device's streams, UNKNOWN without the answer of a sender."""
     publishes = stream != UNKNOWN
     length = int(max(stream.max(initial=-1) + 1, (first + streams).max(initial=0)))
     of_stream = np.zeros(length, np.int64)

@@ -39,10 +39,7 @@ _LIMITS = {
 
 
 def host_of() -> Host:
-    """Return the resources of this host, or of the container that this process runs in.
-
-    Workers raise their limit of descriptors to the hard one.
-    """
+    """Return the resources of this host, or of the container that this process runs in."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     cores, quota = len(os.sched_getaffinity(0)), processor_quota()
     available, left = available_memory_bytes(), memory_left()
@@ -110,7 +107,7 @@ def calibration_path(key: Mapping[str, object]) -> Path:
 
 
 def store_calibration(result: Mapping[str, Any]) -> Path:
-    """Write a calibration into the user's cache; raise CannotRunError if that is not possible."""
+    """Write a calibration into the user's cache; raise CannotRunError if that fails."""
     path = calibration_path(result["key"])
     try:
         make_folder(path.parent)
@@ -132,7 +129,6 @@ def environment(demand: Demand | None = None) -> dict[str, Any]:
     """Return the record of this host, with the keys of run.json.
 
     With the demand of a run, `tuning` has the cost of each difference from the load host's profile.
-    `calibration` is the stored result of `loadgen calibrate`.
     """
     profile = read_profile("load-host")
     settings = observe(profile)

@@ -1,7 +1,7 @@
 """The load of other programs on this host before a run, and the wait for a quiet host.
 
-It is measured while workers start, so that it costs no time. Nothing but this process, its
-descendants and the broker has work then.
+It is measured while workers start, when nothing but this process, its descendants and the broker
+has work.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ class HostLoad:
     """The part of the processors that others used, as shares from 0 to 1.
 
     `pressure` is the share of the ten seconds before in which a task waited for a processor, None
-    if the kernel does not report it or the load of another run is in it. `waiting` is the mean
-    number of others' tasks that waited for a processor, None without the kernel's schedstat.
+    if unknown or with the load of another run in it. `waiting` is the mean number of others' tasks
+    that waited for a processor, None without the kernel's schedstat.
     """
 
     share: float
@@ -129,7 +129,7 @@ def _waited_ns(proc: Path, ours: Iterable[int]) -> int:
 
 
 async def quiet_host(limit_s: float, show: Callable[[HostLoad], None], proc: Path = PROC) -> None:
-    """Wait until this host is quiet; raise HostLimitError if it is not within `limit_s` seconds."""
+    """Wait until this host is quiet; raise HostLimitError if it is not within `limit_s`."""
     end_s = time.monotonic() + limit_s
     while True:
         watch = LoadWatch(proc)

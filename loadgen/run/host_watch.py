@@ -1,7 +1,7 @@
 """The host during a run: time taken by the hypervisor, quotas and other programs, and TCP.
 
 The kernel's counters are read once a second; each grows from some start, so that the difference of
-two samples belongs to the time between them. None stands for a counter that the kernel lacks.
+two samples belongs to the time between them.
 """
 
 import time
@@ -24,8 +24,8 @@ SAMPLES_LIMIT = 4096
 GAP_NS = NS // 10
 GAPS_LIMIT = 1000  # the last gaps are kept
 SILENCE_NS = NS // 4
-"""Least time without anything from an agent that is a silence: agents send every 20 to 100 ms. Over
-a long path it is a round trip more."""
+"""Least time without anything from an agent that is a silence, plus a round trip: agents send every
+20 to 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,8 @@ class HostSample:
     """The counters at one moment (CLOCK_MONOTONIC).
 
     `steal_ns` has an entry a processor, `throttled_ns` one a control group, `network` the TCP
-    counters. `host` names the host, "" for the coordinator's. `gaps` are the times in which its
-    agent did not run, `silences` those in which nothing came from it, or in which it could not
-    reach the broker.
+    counters. `host` is "" for the coordinator's. `gaps` are the times in which its agent did not
+    run, `silences` those in which nothing came from it, or it could not reach the broker.
     """
 
     time_ns: int
@@ -62,7 +61,7 @@ class HostAttendance:
 
 
 def throttled_ns(cpu_stat: str) -> int | None:
-    """Time that a quota held a control group back, from its cpu.stat of either version."""
+    """Return the time that a quota held a control group back, from its cpu.stat."""
     for line in cpu_stat.splitlines():
         name, _, value = line.partition(" ")
         if name == "throttled_time":
@@ -138,10 +137,8 @@ def _touching(
 
 
 _TCP_COUNTERS = read_table("loadgen.run", "tcp_counters.toml")
-"""The TCP counters that explain most delays of a network (networking/snmp_counter.rst of Linux).
-
-They belong to the whole network namespace, so a run's share is the difference over the run.
-"""
+"""The TCP counters of the network namespace that explain most delays of a network
+(networking/snmp_counter.rst of Linux)."""
 
 
 def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """Ctrl-C: the first asks a run to end with what it has measured, the second to end at once.
 
-SIGTERM has the same effect, and so has SIGHUP, which comes when the terminal closes (nohup ignores
-it).
+SIGTERM has the same effect, and so has SIGHUP, unless nohup ignores it.
 """
 
 import asyncio

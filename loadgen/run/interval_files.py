@@ -1,9 +1,8 @@
 """The interval files of a run: one a second while it runs, merged after it, mostly into one.
 
-A killed run therefore stays readable; but opening so many files costs a reader more than their rows
-do. The merged files are written into a hidden directory next to `intervals`, and the two
-directories are exchanged by one system call: at every moment `intervals` holds each row of the run
-once.
+So many files keep a killed run readable, but cost a reader more than their rows. The merged ones
+are written next to `intervals`, and one system call exchanges the two directories: at every moment
+`intervals` holds each row once.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ from loadgen.metrics.reducer import reduce_table
 from loadgen.run.rundir import make_folder, open_in_place, replacing
 
 ROW_GROUP_ROWS = 20_000
-"""At the least; some 100 MB when unpacked. A row group is what a reader holds at once."""
+"""Least rows of a row group, which a reader holds at once: some 100 MB when unpacked."""
 
 LARGEST_FILE_BYTES = 32 << 20
 """No row group is begun after this many. A reader may hold a whole file; Spark's limit is 2 GB."""
@@ -49,7 +48,6 @@ class IntervalWriter:
         self._parts = -1
 
     def write(self, second: int, rows: Sequence[Interval]) -> None:
-        """Write one file of these rows, none if there are no rows."""
         if not rows:
             return
         self._parts = max(second, self._parts + 1)
@@ -98,8 +96,8 @@ def _tables(directory: Path) -> Iterator[pa.Table]:
 def compact(run_dir: Path) -> None:
     """Merge the interval files of a run that has ended, in the order written.
 
-    Change nothing if there are fewer than two, if one cannot be read, or if the disk or the file
-    system does not allow it (NFS has no exchange): many files are as good, only slower.
+    Change nothing if there are fewer than two, if one cannot be read, or if the file system has no
+    exchange (NFS): many files are as good, only slower.
     """
     intervals = run_dir / "intervals"
     parts = sorted(p for p in intervals.glob("*.parquet") if not p.name.startswith("."))

@@ -1,8 +1,6 @@
-"""The live figures of a run, from the live page and the workers' reports.
+"""The live figures of a run, from the live page and the workers' reports of each second.
 
-Counters are read from the live page on request and are those of that moment; latencies come with
-the workers' reports, once a second. No worker is asked or slowed. Prometheus fetches the figures
-here; `run.otlp` sends the same ones.
+No worker is asked or slowed. Prometheus fetches the figures here; `run.otlp` sends the same ones.
 """
 
 import socket
@@ -35,8 +33,8 @@ MESSAGE_EVENTS = (
 BOUNDS_S = tuple(
     float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 2, 5)
 )  # 10 us to 50 s
-"""Upper bounds of the latency buckets. A value within a thousandth of a bound may be counted on
-either side of it: that is the resolution of the recorded histograms."""
+"""Upper bounds of the latency buckets. A value within a thousandth of a bound, the resolution of
+the recorded histograms, may be counted on either side of it."""
 
 _BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"
@@ -156,8 +154,7 @@ def served_metrics(
 ) -> Iterator[None]:
     """Serve the run's metrics and its page at `address`, HOST:PORT, while the block runs.
 
-    Without HOST it is this host's own, 127.0.0.1. Raises CannotRunError where it cannot be listened
-    at.
+    Without HOST it is 127.0.0.1. Raise CannotRunError if the address cannot be used.
     """
     host, _, port = address.rpartition(":")
 

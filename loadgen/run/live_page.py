@@ -1,6 +1,6 @@
 """The live page in a browser: the score card's page of the run so far, next to its metrics.
 
-Another process of idle priority makes it from the run directory, on request and at most every few
+A process of idle priority makes it from the run directory, on request and at most every few
 seconds, so that it takes nothing from the coordinator.
 """
 

@@ -47,7 +47,7 @@ BEAT_S = 1.0
 _STALLS_LIMIT = 100_000
 """Limit of the stalls of a run; further ones are not counted."""
 _THRESHOLDS_S = 1.0
-"""Into the window, from when on thresholds are looked at: the workers have reported then."""
+"""Time into the window when all workers have reported and thresholds can be checked."""
 _ROWS_S = 0.1
 """Time after a full second by which the workers' rows of that second have arrived."""
 SILENCE_LIMIT_S = 20.0
@@ -68,8 +68,8 @@ class RunOutput:
 class Monitor:
     """The reports of the workers of one run, collected in `state`.
 
-    `page` is the live page, without workers until they are configured. The window of a step ends
-    as soon as it is certain that the load holds, or does not, if `ends_when_certain` has that.
+    `page` is the live page, without workers until they are configured. The window of a step ends as
+    soon as it is certain that the load holds, or does not, if `ends_when_certain` has that.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Monitor:
                     self._add(row, replace(moment, group=group, phase=phase, **values))
 
     def enter(self, phase: str, end_ns: int | None = None) -> int:
-        """Note the phase, which is to end at `end_ns`; returns the moment."""
+        """Note the phase, which is to end at `end_ns`; return the moment."""
         self.phase, self._phase_end_ns = phase, end_ns
         now_ns = time.monotonic_ns()
         self.record.events.write("phase", phase, time_ns=now_ns)
@@ -307,7 +307,7 @@ class Monitor:
             self._writing.result()
 
     def _look_at_thresholds(self) -> None:
-        """End a run in its window if a threshold can no longer hold; later this saves no time."""
+        """End a run in its window if a threshold can no longer hold."""
         if not self._abort_on or self.phase != "measure" or self.hopeless.is_set():
             return
         window_s = (time.monotonic_ns() - self.state.windows["measure"][0]) / NS

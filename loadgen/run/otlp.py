@@ -1,7 +1,7 @@
 """Sends the live figures of a run to an OpenTelemetry collector: OTLP over HTTP, by its SDK.
 
-Headers, certificates and compression are those of OpenTelemetry's own OTEL_EXPORTER_OTLP_*; headers
-may be a login and are given to no process that we start.
+Headers, certificates and compression are those of OTEL_EXPORTER_OTLP_*; headers may be a login and
+are given to no process that we start.
 """
 
 import asyncio
@@ -45,8 +45,8 @@ async def sent_metrics(
 ) -> AsyncIterator[None]:
     """Send the run's figures every few seconds while the block runs, and once more at its end.
 
-    `url` is the collector's, with or without the path of metrics. Raises CannotRunError where the
-    collector does not take the first ones; what it does not take later is an event of the run.
+    `url` is the collector's, with or without the path of metrics. Raise CannotRunError if the
+    collector refuses the first ones; a later refusal is an event of the run.
     """
     # What it logs is told in our words, and it may name what it sends.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

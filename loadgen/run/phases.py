@@ -1,10 +1,8 @@
 """Conducts the workers of one run through its phases.
 
-configure → connect → subscribe → warm-up → measure → drain → stop, each a method. A run on the
-connections of a previous one begins with the warm-up, and a run that leaves its connections for the
-next one does not stop its workers. An interrupt or a lost worker cuts the windows at that moment;
-the rest is as in a run that ended. This file handles plan and workers; scenario, broker and verdict
-belong to the coordinator.
+configure → connect → subscribe → warm-up → measure → drain → stop. A run on the connections of a
+previous one begins with the warm-up, and one that lends its connections does not stop its workers.
+An interrupt or a lost worker cuts the windows at that moment; the rest is as in a run that ended.
 """
 
 import asyncio
@@ -57,7 +55,7 @@ RETURN_S = 3.0
 """Longest wait after the drain for the return of a device that was cut off."""
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000
-"""Messages without acknowledgement about which every worker is asked after the drain, at most."""
+"""Most messages without acknowledgement about which workers are asked after the drain."""
 STOP_TIMEOUT_S = 10.0
 """For a worker to close its connections; a second for each thousand is added."""
 _REMAINS = (
@@ -77,9 +75,8 @@ class _CutError(Exception):
 def connecting_at_once(workers: int, phases: PhasePlan) -> int:
     """Return the number of workers that connect their devices at the same time.
 
-    As fast as it goes, `in_flight` connects are divided among a few workers, and the others wait
-    for their turn: with one or two each, every answer would wake its worker separately. At a rate
-    all take part; otherwise the last turn, which has fewer workers, would be slower.
+    Without a rate, `in_flight` connects are divided among a few workers: with one or two each,
+    every answer would wake its worker separately. At a rate all take part.
     """
     if phases.connect_rate is not None:
         return workers
@@ -92,7 +89,7 @@ def schedule_lead_s(workers: int, warmup_s: float) -> float:
     """Return the time from the start command to the first intended message.
 
     Every worker must have the command by then. Before a warm-up it does not grow with the workers:
-    one that receives it late, on a busy host, is late for messages that are not judged.
+    one that receives it late is late for messages that are not judged.
     """
     if warmup_s >= _MOST_LEAD_S:
         return _LEAD_S
@@ -304,7 +301,7 @@ class PhaseRunner:
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
         """Wait until every message has its state and late repeats had their time.
 
-        At most `drain_s` seconds. What is missing then is lost, unless the wait was cut short.
+        What is missing after `drain_s` seconds is lost, unless the wait was cut short.
         """
         seen, monitor = self._state, self.monitor
         end_ns = start_ns + int(drain_s * NS)
@@ -368,10 +365,7 @@ class PhaseRunner:
         return sum(int(answer["missing"]) for answer in answers) if answers else None
 
     async def _lost_to_absent(self) -> int:
-        """Return the number of missing deliveries to devices that were never connected.
-
-        0 if it is unknown.
-        """
+        """Return the number of missing deliveries to devices that never connected, 0 if unknown."""
         connected, subscribed = self._state.connected, self._state.subscribed
         if not any(outcome and outcome.failures for outcome in (connected, subscribed)):
             return 0

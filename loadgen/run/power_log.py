@@ -68,7 +68,6 @@ class RaplPackages:
 
 
 async def read_command(command: str) -> Reading:
-    """Run a command and return what it prints; raise CannotRunError if it fails."""
     return reading_of(await output_of("--power-command", command))
 
 

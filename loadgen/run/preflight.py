@@ -145,7 +145,7 @@ def completed(scenario: Scenario) -> Scenario:
     """Return the scenario with the sizes of its payload files, and with enough reflectors.
 
     The reflector is not under test: without `instances`, as many are started as the connections
-    need. Raises HostLimitError if these do not fit on this host.
+    need. Raise HostLimitError if these do not fit on this host.
     """
     scenario = _with_payload_size(scenario)
     if scenario.broker != ("reflector",) or "instances" in scenario.model_fields_set:
@@ -213,8 +213,7 @@ def _size_of_payload(
 
 
 def _require_certificates(plan: Plan) -> None:
-    """Require the TLS files of all devices, or of the first and last of each group if there are
-    many."""
+    """Require the TLS files of all devices, or of the first and last of each large group."""
     counts = [group.count for group in plan.groups if group.count]
     devices: Sequence[int] = range(max(counts, default=0))
     if len(devices) > FILES_CHECKED:
@@ -238,10 +237,7 @@ def _require_certificates(plan: Plan) -> None:
 
 
 def _require_clients(plan: Plan) -> None:
-    """Require identifiers that MQTT allows, and files of clients that suit their groups.
-
-    They must not name a device of another group.
-    """
+    """Require identifiers that MQTT allows, and files of clients that suit their groups."""
     all_listed = listed_clients(plan)
     pattern = plan.scenario.client_id
     names: dict[str, str] = {}

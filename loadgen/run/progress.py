@@ -20,9 +20,9 @@ _BEFORE = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a run stands. Rates are of the last moments; `backlog` counts messages that are due
-    and unsent, or sent and not received; `left_s` is the time until the phase ends, if known;
-    `compiled` how many kernels of how many are, if they were not before; `busy` a busy host."""
+    """Where a run stands. Rates are of the last moments; `backlog` counts messages that are due and
+    unsent, or sent and not received; `left_s` is the time until the phase ends, if known;
+    `compiled` the kernels that are compiled, of how many."""
 
     phase: str
     devices: int = 0
@@ -70,10 +70,7 @@ def describe(snapshot: Snapshot) -> str:
 
 @contextmanager
 def progress_on(stream: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
-    """Provide a function that shows snapshots on `stream`, in a form that suits the stream.
-
-    A stream that was closed is no error.
-    """
+    """Provide a function that shows snapshots on `stream`, in a form that suits the stream."""
     if quiet:
         yield silent
         return

@@ -22,9 +22,8 @@ BACKLOG_NS = 100_000_000
 class RateStepWatch:
     """Keeps marks at both ends of each step's judged part, and what was counted within it.
 
-    A message that was missing at a moment and arrived later was only late. So the losses of a step
-    are known when the run has ended: exactly if the run lost nothing, else up to the messages in
-    flight at the ends of the step.
+    The losses of a step are known when the run has ended: exactly if the run lost nothing, else up
+    to the messages in flight at the ends of the step.
     """
 
     def __init__(
@@ -83,8 +82,8 @@ class RateStepWatch:
     ) -> tuple[RateStepVerdict, ...]:
         """Return the verdict on each step that ended.
 
-        `run_facts` are the run's facts, `rate` the target of 100 %, and `own_delay` computes
-        that of a step from its rows and its bounds.
+        `rate` is the target of 100 %, and `own_delay` computes that of a step from its rows and
+        bounds.
         """
         results = []
         backlog = without_lost(self._backlog, [missing for _, _, missing in self._backlog])

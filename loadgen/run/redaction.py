@@ -54,10 +54,7 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
 
 
 def redact_command(argv: Sequence[str], secrets: Iterable[str] = ()) -> list[str]:
-    """Return a command line without passwords in URLs, options or NAME=VALUE.
-
-    A command line without any stays as it is.
-    """
+    """Return a command line without passwords in URLs, options or NAME=VALUE."""
     secrets = tuple(secrets)
     shown: list[str] = []
     hide_next = False

@@ -53,7 +53,7 @@ class RunDocument:
         return int(self.begun["clock"]["monotonic_ns"])
 
     def write_begun(self, *, connects: bool = True) -> None:
-        """Write the state as the first device connects, where the window of `connects` begins."""
+        """Write the state as the first device connects, if this run connects devices."""
         connecting = {"connect": [time.monotonic_ns(), None]} if connects else {}
         self._write({"windows": connecting, "interrupted": True})
 
@@ -61,7 +61,7 @@ class RunDocument:
         (self.directory / "run.json").unlink(missing_ok=True)
 
     def write_unfinished(self, state: RunState) -> None:
-        """Write the state as the measurement begins, so that a killed run can still be read."""
+        """Write the state as the measurement begins, so that a killed run can be read."""
         self._write(self._seen(state, ()) | {"interrupted": True})
 
     def write(
@@ -211,7 +211,7 @@ def run_document(
 
 
 def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
-    """Name, version and note of the broker: as the user says, else as it says itself."""
+    """Return name, version and note of the broker: as the user says, else as it says itself."""
     name, version = broker.name, printable(broker.version, 200)
     if version == UNKNOWN:
         version = ""

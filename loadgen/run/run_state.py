@@ -1,4 +1,4 @@
-"""Where a run stands: what was seen of it so far."""
+"""The state of a run: what was seen of it so far."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -128,8 +128,7 @@ class RunState:
 
     @property
     def measured(self) -> bool:
-        """True if the run reached its measurement: the window, or its connects if there are no
-        messages."""
+        """True if the window began, or without messages if devices connected."""
         return "measure" in self.windows if self.messages else self.connected is not None
 
 

@@ -1,9 +1,7 @@
 """The run directory: claimed before a run, written so that a killed run stays readable.
 
-Every file is written under a hidden name and then renamed, except events.jsonl, which grows.
-
-A directory of results is made for its owner alone. One that was there keeps its mode; what is put
-into a directory is as private as that, and never less than the umask asks for.
+Every file is written under a hidden name and then renamed, except events.jsonl, which grows. A new
+directory is for its owner alone; what is put into a directory is as private as that.
 """
 
 import errno
@@ -44,8 +42,8 @@ _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says o
 def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
     """Turn an OSError that is the disk's fault into a DiskError, within the block.
 
-    `path` is the file that is written, "" for several. An exhausted limit of the host becomes a
-    HostLimitError.
+    An exhausted limit of the host becomes a HostLimitError. `path` is the file that is written, ""
+    for several.
     """
     try:
         yield
@@ -123,8 +121,9 @@ def directory_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def directory_or_new(out: str | Path | None, name: str) -> Iterator[Path]:
-    """Make a directory before anything starts: `out`, or a default one, which no other process uses
-    even in the same second. What was made and stays empty is removed.
+    """Make the directory `out`, or a default one that no other process uses, for the block.
+
+    What was made and stays empty is removed.
     """
     if out == "":
         raise RunDirectoryError(RUN_TEXT.NO_DIRECTORY())
@@ -157,8 +156,7 @@ def exclusive(directory: Path, *, wait: bool = False) -> Iterator[None]:
     """Keep every other process out of a directory that can be continued; it is made if need be.
 
     Raise RunDirectoryError at once if another one is in it, or `wait` until it has left. The lock
-    is on the directory itself, so that it leaves no file behind, and is gone with the process,
-    however that ends.
+    is on the directory itself, leaves no file behind, and is gone with the process.
     """
     with directory_or_new(directory, ""):
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -184,7 +182,7 @@ def require_free(path: Path) -> None:
 
 
 def claim(path: Path) -> Path:
-    """Create the run directory, or take an empty one; raises RunDirectoryError otherwise."""
+    """Create the run directory, or take an empty one; raise RunDirectoryError otherwise."""
     require_free(path)
     with directory_errors(path):
         with suppress(FileExistsError):
@@ -194,7 +192,7 @@ def claim(path: Path) -> Path:
 
 
 def release(path: Path) -> None:
-    """Remove what a run left in its directory that came to nothing, that is, wrote no run.json."""
+    """Remove what a run left that wrote no run.json."""
     if (path / "run.json").exists():
         return
     parts = (path / name for name in ("events.jsonl", "broker.jsonl"))
@@ -227,7 +225,6 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write the document as indented JSON, atomically."""
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     write_atomically(path, orjson.dumps(document, option=options))
 

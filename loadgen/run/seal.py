@@ -1,9 +1,8 @@
 """Seals a run directory when the run has ended, and finds out later whether it is still the same.
 
-SHA256SUMS, as `sha256sum -c` reads it, names every file of results with its digest. run.json
-carries, under "digest", the digest of that list (results), of what was asked for (scenario) and of
-run.json itself (record). A seal shows what changed by accident or by hand; whoever changes a run
-can make a new one, so compare the digests with those of the published card.
+SHA256SUMS, as `sha256sum -c` reads it, has every file of results. "digest" of run.json has the
+digests of that list (results), of what was asked for (scenario) and of run.json itself (record). A
+seal does not stop somebody who makes a new one: compare with the published card.
 """
 
 import hashlib
@@ -39,8 +38,8 @@ Document = Mapping[str, Any]
 class Integrity:
     """The state of a run directory by its seal.
 
-    `digests` are those that run.json carries: results, scenario, record; empty if the run was never
-    sealed, such as a killed one. `changes` are texts such as "events.jsonl is missing".
+    `digests` are those of run.json; empty if the run was never sealed, such as a killed one.
+    `changes` are texts such as "events.jsonl is missing".
     """
 
     state: Literal["intact", "changed", "unsealed"]
@@ -49,13 +48,12 @@ class Integrity:
 
 
 def digest_of(value: object) -> str:
-    """Return the SHA-256 of a JSON value, whatever the order of its keys and the layout of its
-    file."""
+    """Return the SHA-256 of a JSON value, whatever the order of its keys."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def scenario_digest(document: Document) -> str:
-    """Digest of what a run was asked to do: case, scenario and seed of a run.json."""
+    """Return the digest of what a run was asked to do: case, scenario and seed of a run.json."""
     return digest_of({name: document.get(name) for name in ("case", "scenario", "seed")})
 
 
@@ -76,7 +74,7 @@ def _result_files(run_dir: Path) -> dict[str, Path]:
 def seal(run_dir: Path) -> dict[str, str]:
     """Seal a run that has ended: write SHA256SUMS and the "digest" of run.json, and return it.
 
-    It reads every file once. Raise RunDirectoryError if there is no run.json to seal.
+    Raise RunDirectoryError if there is no run.json to seal.
     """
     manifest = run_dir / "run.json"
     try:
@@ -103,7 +101,7 @@ def covered(name: str) -> bool:
 def verify(
     run_dir: Path, document: Document, digests_here: Mapping[str, str] | None = None
 ) -> Integrity:
-    """Compare a run directory with its seal; `document` is its run.json. Writes nothing.
+    """Compare a run directory with its seal; `document` is its run.json. Write nothing.
 
     `digests_here` are those of the covered files if these are not in `run_dir`.
     """

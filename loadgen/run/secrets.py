@@ -1,7 +1,6 @@
 """Secrets of a run: typed, or read from the environment, a file or a command; kept in memory alone.
 
-A scenario has the source of a secret, `prompt`, `env:NAME`, `file:PATH` or `command:COMMAND`, never
-the secret.
+A scenario has only the source of a secret: `prompt`, `env:NAME`, `file:PATH` or `command:COMMAND`.
 """
 
 import getpass
@@ -31,7 +30,7 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "secret": "Secret of the agents",
     }
 )
-"""Fields that say where a secret comes from, and what a prompt calls it."""
+"""Fields with the source of a secret, and their words in a prompt."""
 
 _OTLP_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
 _LIMIT_BYTES = 65_535
@@ -50,7 +49,7 @@ def take_secrets(fields: Mapping[str, object]) -> None:
     """Read the secrets that these fields of a scenario name; each source is read once a process.
 
     Variables leave the environment, so that no child has them: call this before one starts. One
-    that was set again is read again. Raises ScenarioError where one cannot be had.
+    that was set again is read again. Raise ScenarioError if a secret cannot be read.
     """
     tables = fields.get("group")
     groups = json.loads(tables) if isinstance(tables, str) else []
@@ -109,10 +108,7 @@ def with_secrets(plan: Plan) -> Plan:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Return True if another user can read or write this file.
-
-    False for a file of another user, as in a container: this user cannot protect it.
-    """
+    """Return True if another user can read or write this file of this user."""
     found = path.stat()
     own = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)
     return own and bool(found.st_mode & 0o077)

@@ -32,8 +32,7 @@ _ANSWERS: Final = 4
 class CaseAnswer:
     """The result of a case; `runs` is None if the case could not be checked.
 
-    `mqtt` is the version of the check. `lacks` are the things that the broker lacks, or the reason
-    why the case could not be checked.
+    `lacks` are the things that the broker lacks, or the reason why the case could not be checked.
     """
 
     runs: bool | None
@@ -55,9 +54,8 @@ class Survey:
 async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     """Try all features of a broker, and check it for all cases.
 
-    `fields` are fields of a scenario that say how to connect.
-
-    Raises the errors of `ask`, and ScenarioError for fields that do not fit together.
+    `fields` are fields of a scenario that say how to connect. Raise the errors of `ask`, and
+    ScenarioError for fields that do not fit together.
     """
     from loadgen.brokers.ask import greet
     from loadgen.brokers.features import QUIET_S, features_of

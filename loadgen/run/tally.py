@@ -26,8 +26,8 @@ def p99_us(rows: Iterable[Interval]) -> float | None:
 class Tally:
     """Sums over the interval rows of one run.
 
-    Counters are kept by phase and group, series of the timed groups by (phase, series), both by
-    host, too, processor time by worker for the phases that matter, messages under way by second.
+    Counters are by phase and group, series of the timed groups by (phase, series), both by host,
+    too; processor time is by worker for the phases that matter, messages under way by second.
     """
 
     def __init__(self, timed_groups: Iterable[str], loop_phases: Sequence[str]) -> None:
@@ -66,7 +66,7 @@ class Tally:
     def series_of(self, host: int | None = None) -> Series:
         """Return the series of one host or of all.
 
-        Rows are merged here: one at a time they cost more than all else that becomes of them.
+        Rows are merged here: one at a time they would cost too much.
         """
         with self._lock:
             late, self._late = self._late, []
@@ -86,7 +86,7 @@ class Tally:
     def counts(
         self, phase: str | None = None, groups: Collection[str] | None = None
     ) -> Counter[str]:
-        """Return the counters of some groups in a phase; None stands for all."""
+        """Return the counts of some groups in a phase; None stands for all."""
         total: Counter[str] = Counter()
         for (at, group), counted in self._counts.items():
             if phase in (None, at) and (groups is None or group in groups):
@@ -107,10 +107,9 @@ class Tally:
         return course
 
     def p99_us(self, phase: str, series: str, host: int | None = None) -> float | None:
-        """Return the 99th percentile in µs of a series of the timed groups, None if it is empty.
+        """Return the 99th percentile in µs of a series of one host or of all, None if it is empty.
 
-        It is that of one host or of all. The series `own_send` is the send delay of publishers
-        that did not wait for the broker.
+        The series `own_send` is the send delay of publishers that did not wait for the broker.
         """
         own = series == "own_send"
         of = self.series_of(host)

@@ -62,9 +62,9 @@ _SPOILED = frozenset({"GENERATOR_SATURATED", "CLOCK"})
 class Testbed:
     """Plays runs, one after the other; broker and workers end with the block.
 
-    `broker` is for scenarios that name none. The workers are on `hosts`, on this machine if it is
-    None. `interrupt` ends a run; a second request does not wait for devices to disconnect.
-    `command` is noted in run.json. With `lends` a run leaves its connections for the next one.
+    `broker` is for scenarios that name none. The workers are on `hosts`, None for this machine.
+    `interrupt` ends a run; a second request does not wait for devices to disconnect. `command` is
+    noted in run.json. With `lends` a run leaves its connections for the next one.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of the name
@@ -105,9 +105,9 @@ class Testbed:
         """Run a scenario into a run directory, which must not exist or be empty.
 
         The window ends as soon as it is certain that the load holds, or does not, as
-        `ends_when_certain` requests.
-        Raise LoadgenError if it cannot be run; then nothing is left in the directory. Raise
-        RunInterruptedError if the interrupt comes before the first connection.
+        `ends_when_certain` requests. Raise LoadgenError if it cannot be run; then nothing is left
+        in the directory. Raise RunInterruptedError if the interrupt comes before the first
+        connection.
         """
         require_groups(scenario)
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
@@ -156,8 +156,7 @@ class Testbed:
         *,
         ends_when_certain: Collection[bool] = (),
     ) -> RunContext:
-        """Prepare a run up to its first connection; the parts that only this run uses end with
-        `stack`."""
+        """Prepare a run up to its first connection; what only this run uses ends with `stack`."""
         hosts, scenario = self.hosts, plan.scenario
         if scenario.wait_quiet is not None:
             await quiet_host(
@@ -297,9 +296,8 @@ async def run_unspoiled(
 ) -> tuple[RunResult, int]:
     """Play a scenario, and with a `root` at most twice again if the host spoiled the run.
 
-    Return the last run, which is in `directory`, and the number of the spoiled ones. These are in
-    ROOT/saturated/, named by their directories within ROOT and a number. `watch` gets the number
-    of those before each run.
+    Return the last run, which is in `directory`, and the number of the spoiled ones, which are in
+    ROOT/saturated/. `watch` gets the number of those before each run.
     """
     for again in range(_MOST_AGAIN + 1):
         watch(again)

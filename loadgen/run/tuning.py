@@ -1,8 +1,7 @@
 """Host profiles: reads this host, compares it with one, and writes a script that changes it.
 
-A profile is data (`tuning/*.toml`); the values of a host are a mapping of setting keys to text.
-Nothing is changed here. The script, for an administrator to read and run, raises what is too low,
-or lowers what is too high, prints each change with the old value, and skips what the host lacks.
+A profile is data (`tuning/*.toml`). Nothing is changed here: the script is for an administrator to
+read and run. It prints each change with the old value, and skips what the host lacks.
 """
 
 import array
@@ -39,7 +38,7 @@ Effect = Literal["", "none", "costs"]
 
 PAGE_BYTES: Final = 4096
 MESSAGE_WIRE_BYTES: Final = 100
-"""Around a payload on the wire: MQTT and topic some 20, TCP and IP 52, Ethernet 38 less batches."""
+"""Around a payload on the wire: MQTT and topic some 20, TCP and IP 52, Ethernet 38."""
 QUEUED_BYTES: Final = 2304
 """Bytes that the kernel counts for a small packet in a socket's queue."""
 SOCKETS_A_BUCKET: Final = 8
@@ -69,10 +68,11 @@ class Setting:
     """One line of a profile.
 
     `value` is the required value, read by `rule`: "least" and "most" compare numbers one by one
-    ("-" is any, "max" without bound), "is" names the allowed ones with "|" between, "covers" is a
-    range, "holds" a list of ports, "stopped" names of processes. `needs` is the field of `Demand`
-    that the host's value must suffice for; `touches` the kind of runs that depend on it;
-    `published` the value of the report ("" for none); `apply` the part of the script besides name
+    ("-" is any, "max" without bound), "is" names the allowed ones with "
+
+    " between, "covers" is a range, "holds" a list of ports, "stopped" names of processes. `needs`
+    is the field of `Demand` that the host's value must suffice for; `touches` the kind of runs that
+    depend on it; `published` the value of the report; `apply` the part of the script besides name
     and value. With `absent` "met" a host without such a setting lacks nothing.
     """
 
@@ -121,10 +121,9 @@ class Profile:
 class Demand:
     """The demand of a planned run on a host.
 
-    `descriptors` is of the process with most, the busiest worker or a private broker,
-    `broker_descriptors` of one broker process; `open_files`, `processes`, `connections`,
-    `hash_entries`, `memory_bytes` and `tcp_pages` are sums, with the broker's half if it is on this
-    host. `remote` is True if a broker is on another host, `shared` if one is on this.
+    `descriptors` is of the process with most, `broker_descriptors` of one broker process; the
+    others are sums, with the broker's half if it is on this host. `remote` is True if a broker is
+    on another host, `shared` if one is on this.
     """
 
     descriptors: int
@@ -148,8 +147,8 @@ class Demand:
 class Finding:
     """The state of the host in one setting.
 
-    `actual` is None if nothing could be read. `effect` and `detail` are about the planned run:
-    "costs" if the difference affects it; "" without a planned run.
+    `actual` is None if nothing could be read. `effect` is "costs" if the difference affects the
+    planned run, "" without one.
     """
 
     setting: Setting

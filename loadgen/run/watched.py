@@ -42,10 +42,9 @@ async def watched_broker(
     """Record the broker's load, and what it counts itself, for the length of the block.
 
     The load is that of the nodes of `broker_metrics` of the scenario, or of processes: those
-    started here, its `broker_pid`, or what listens at the only endpoint if that is on this host.
-    Counts are not requested from a bridge, which counts a message twice, and not from several
-    endpoints of others, which may be one broker. Raise UsageError for a `broker_pid` without a
-    process.
+    started here, its `broker_pid`, or what listens at the only endpoint on this host. Counts are
+    not requested from a bridge, which counts a message twice, and not from several endpoints of
+    others, which may be one broker. Raise UsageError for a `broker_pid` without a process.
     """
     from loadgen.brokers.ports import is_local, listening_pids
     from loadgen.brokers.watch import require_process, watching
@@ -110,7 +109,7 @@ async def watched_broker(
 def stored_messages(directory: Path) -> list[tuple[int, int]]:
     """Return (CLOCK_MONOTONIC ns, messages in its store) whenever a broker reported that number.
 
-    Of several brokers it is the sum. A run whose broker reports none has an empty list.
+    Of several brokers it is the sum.
     """
     lines = (directory / BROKER_FILE).read_bytes().splitlines()
     latest: dict[int, int] = {}
@@ -123,10 +122,7 @@ def stored_messages(directory: Path) -> list[tuple[int, int]]:
 
 @asynccontextmanager
 async def loads_of(pids: Sequence[int]) -> AsyncIterator[Loads]:
-    """Sample the first threads of these processes twice a second during the block.
-
-    Mosquitto has one thread that works.
-    """
+    """Sample the first threads of these processes, Mosquitto's that work, twice a second."""
     loads: Loads = []
 
     def sample() -> None:

@@ -165,10 +165,7 @@ async def _end(job: asyncio.Task[None], patience_s: float) -> None:
 
 
 def _settings(cluster: Cluster, here: str) -> dict[str, str]:
-    """Return Spark's settings of the job; the user's win, except over those that forbid retries.
-
-    Raise UsageError if the number of cores is invalid.
-    """
+    """Return Spark's settings of the job; the user's win, except over those that forbid retries."""
     settings = SETTINGS["agents"] | {
         "spark.app.name": f"loadgen, {cluster.hosts} load hosts",
         "spark.driver.host": here,
@@ -192,7 +189,8 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 
 def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[int]], Iterator[str]]:
     """Return the task of each partition, which is the agent of that host until it is released.
-    The function is sent by value, so that a host without this package can report that.
+
+    It is sent by value, so that a host without this package can report that.
     """
 
     from pyspark import __version__ as spark_version

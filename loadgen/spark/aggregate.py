@@ -1,11 +1,9 @@
 """The views of `report.views` over the interval table of many runs, by Spark.
 
-Spark reads the files, which may be on any of its file systems, and hands them whole to Python.
-There pyarrow unpacks their long lists at a third of the cost of Spark's reader. The task that reads
-a run's only file makes its views, by the functions of `report.views` that the summary of one run
-uses. The files of other runs are reduced where they are read, and only the reduced rows, about a
-thousandth, are shuffled. The views stay on the disks of the executors, and the driver reads them
-one partition at a time. No task holds more than a file and a batch, or the reduced rows of a run.
+Spark hands files whole to Python, where pyarrow unpacks them at a third of the cost. The task that
+reads a run's only file makes its views; the files of other runs are reduced where they are read,
+and only the reduced rows are shuffled. The views stay on the disks of the executors. No task holds
+more than a file and a batch, or the reduced rows of a run.
 """
 
 import hashlib

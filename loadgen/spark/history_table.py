@@ -1,8 +1,8 @@
 """The history of score cards: a Parquet table that Spark appends to and queries.
 
-It may be on any of Spark's file systems. Each run is in it once: a card that was made anew replaces
-the older one. A change rewrites the months that it concerns, each as one file: the new file is
-appended, then the older ones are deleted. Both need nothing but Spark's usual commit of an append.
+Each run is in it once: a card that was made anew replaces the older one. A change rewrites the
+months that it concerns, each as one file: the new file is appended, then the older ones are
+deleted. Both need nothing but Spark's usual commit of an append.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -236,7 +236,6 @@ def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
 
 
 def _existing(spark: "SparkSession", where: str) -> "DataFrame":
-    """Return the table; raise RunDirectoryError if it does not exist."""
     table = _read(spark, where)
     if table is None:
         raise RunDirectoryError(SPARK_TEXT.NO_HISTORY(where=printable(where, 200)))

@@ -1,7 +1,6 @@
 """The score card job: any number of run directories and power logs in, score cards out.
 
-The driver reads and integrates each power log once, for the windows of all runs. Reading and
-arithmetic are those of `report.power.power`, so that results are the same with and without Spark.
+Reading and arithmetic are those of `report`, so that results are the same without Spark.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,11 +37,11 @@ def make_scorecards(
 ) -> list[ScoreCard]:
     """Return a score card for each run directory, in the order given; nothing is written.
 
-    A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a.
-    The power logs of `settings` must cover every run. `spark` is an existing session, or the
-    settings of a new one on `master`. `progress` is called with each step, `then` with the session
-    and the cards before the session ends. Errors that need no Spark are raised before it starts.
-    Raise RunDirectoryError, PowerLogError, MissingProgramError and CannotRunError.
+    A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a. The power
+    logs of `settings` must cover every run. `spark` is an existing session, or the settings of a
+    new one on `master`. `progress` is called with each step, `then` with the session and the cards
+    before the session ends. Raise RunDirectoryError, PowerLogError, MissingProgramError and
+    CannotRunError, before Spark starts if possible.
     """
     if len(run_dirs) > 1:
         progress(f"opening {len(run_dirs):,} run directories ...")

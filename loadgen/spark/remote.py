@@ -1,7 +1,7 @@
 """Run directories at URLs that only Spark's file systems can read, as hdfs://host/runs/a.
 
-One Spark job reads the documents of all runs (run.json, its seal, the logs of broker and power)
-and lists their other files, which the tasks of `spark.aggregate` read and digest once.
+One Spark job reads the documents of all runs (run.json, its seal, the logs of broker and power) and
+lists their other files, which the tasks of `spark.aggregate` read and digest once.
 """
 
 import re

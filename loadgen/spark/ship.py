@@ -1,8 +1,8 @@
 """The Python environment of this process, packed for executors without one.
 
-This follows "Python Package Management" in Spark's documentation: venv-pack or conda-pack makes an
-archive, and each executor unpacks it (`spark.archives`). The interpreter of a virtual environment
-is a link, so executors need the same Python at the same path. A conda environment contains it.
+venv-pack or conda-pack makes an archive that each executor unpacks ("Python Package Management" in
+Spark's documentation). The interpreter of a virtual environment is a link, so executors need the
+same Python at the same path.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from loadgen.sentences import SPARK_TEXT
 
 
 def packed_environment() -> Path:
-    """Return a new .tar.gz of this environment; it is removed at the end of the process.
+    """Return a new .tar.gz of this environment, which is removed at the end of the process.
 
     Raise MissingProgramError and CannotRunError.
     """

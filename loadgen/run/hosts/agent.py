@@ -1,8 +1,7 @@
 """The agent of a load host: starts the host's workers, and forwards their frames and commands.
 
 It serves a coordinator until this releases it, is silent for `LEASE_S`, or the connection ends;
-then its workers end as well. Its workers read the run's clock, which the agent requests ten times a
-second (clocks.py). Changes of their part of the live page are sent every `PAGE_S`.
+then its workers end as well. Its workers read the run's clock (clocks.py).
 """
 
 import asyncio
@@ -256,7 +255,6 @@ class Agent:
             await asyncio.sleep(PING_S if count > _FIRST_PINGS else PING_S / 10)
 
     def send_totals(self) -> None:
-        """Send changes of the live page."""
         self._attendance.turn()
         if self.workers is not None:
             self.workers.send_totals()

@@ -1,8 +1,7 @@
 """The connection of a coordinator and the agent of a load host: messages over TLS.
 
-Both sides have a secret and make the same key of it and of the version of their messages. Each has
-a certificate of this key and trusts no other one, so that TLS proves to both that the other side
-has the same secret and version.
+Both sides make the same key of a secret and of the version of their messages, and trust its
+certificate alone: TLS proves that the other side has the same secret and version.
 """
 
 import asyncio
@@ -70,8 +69,7 @@ def tls_of(secret: bytes, purpose: ssl.Purpose) -> ssl.SSLContext:
 class AgentLink(asyncio.Protocol):
     """One end of the connection.
 
-    `on_message` is called for each message of the other end, and `on_end(why)` once after the
-    connection has ended.
+    `on_message` is called for each message, `on_end(why)` once after the connection has ended.
     """
 
     def __init__(

@@ -1,11 +1,8 @@
 """The lead of another host's clock over ours, with a bound: pure, from round trips.
 
-In a round trip the other clock is read at some time between our question and its answer. So it is
-ahead by at least `theirs − received` and by at most `theirs − sent`, whatever the delay each way.
-If all the delay is on one way, the truth is at the end of that range, never outside it. Over half a
-minute two clocks drift apart at a steady rate. The straight lines that pass through the ranges of
-all stored round trips bound this rate and the present lead. The bound narrows with every short
-round trip and widens with the time since the last one.
+The other clock is read between our question and its answer: it is ahead by at least `theirs −
+received` and at most `theirs − sent`. Two clocks drift apart at a steady rate; the straight lines
+through these ranges of all stored round trips bound the rate and the present lead.
 """
 
 from dataclasses import dataclass
@@ -41,7 +38,7 @@ class RoundTrip:
 class ClockEstimate:
     """The other clock is ahead by `offset_ns`, give or take `bound_ns`.
 
-    `drift` is how much faster it goes, `round_trip_ns` the shortest that is kept.
+    `drift` is how much faster it goes, `round_trip_ns` the shortest of the round trips.
     """
 
     offset_ns: int
@@ -50,7 +47,7 @@ class ClockEstimate:
     round_trip_ns: int
 
     def least_error_ns(self, before: "ClockEstimate") -> int:
-        """Return the least error of the previous offset; negative if that offset can be right.
+        """Return the least error of the previous offset; not positive if it can be right.
 
         It exceeds the bound of that offset if a clock jumped.
         """

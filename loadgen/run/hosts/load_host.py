@@ -1,9 +1,8 @@
 """The workers of one run on one host: starts their processes and carries frames to and from them.
 
-Workers are forked by a fresh interpreter (`forkserver.py`), so that this works inside any running
-event loop and in a script without a main guard. Each worker has one stream socket pair; its end of
-file and the forkserver's report are how a death is noticed. `LocalHost` has them on this machine;
-remote_host.py has a host elsewhere, whose agent uses a `LocalHost` there.
+A fresh interpreter (`forkserver.py`) forks them, which works in any running event loop and in a
+script without a main guard. The end of a worker's channel, or the forkserver's report, shows its
+death.
 """
 
 import asyncio
@@ -52,7 +51,6 @@ class Forkserver:
     control: socket.socket
     stderr: IO[bytes]
     ready: bool = False
-    """True after it sent `ready`."""
 
 
 @contextmanager
@@ -265,7 +263,7 @@ class LocalHost:
         self._news.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the forkserver's messages to make `condition` true; raises when it failed."""
+        """Wait for the forkserver's messages to make `condition` true; raise if it failed."""
         while not condition():
             if self._failure is not None:
                 raise CannotRunError(RUN_TEXT.NO_WORKERS(failure=self._failure))

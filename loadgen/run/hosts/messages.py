@@ -1,7 +1,7 @@
 """The messages between a coordinator and the agent of a load host: one dataclass each.
 
-A message travels as a frame (worker/frames.py). Its header has the name of the class under `kind`
-and the fields; `block`, where a message has one, is the frame's block.
+The header of a message's frame (worker/frames.py) has the class under `kind`, and the fields; a
+field `block` is the frame's block.
 """
 
 from collections.abc import Mapping, Sequence

@@ -288,8 +288,7 @@ class AgentServer:
     async def gathered(self, count: int, timeout_s: float) -> Hosts:
         """Wait for `count` agents, and stop listening; the order of addresses numbers the hosts.
 
-        Raise CannotRunError if fewer connect within `timeout_s` seconds, or if one of them has
-        other versions than this host.
+        Raise CannotRunError if fewer connect within `timeout_s`, or if one has other versions.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -387,10 +386,9 @@ def _place(host: RemoteHost) -> tuple[int, int, str, int]:
 async def listening(
     address: str = "127.0.0.1", port: int = 0, secret: bytes = b""
 ) -> AsyncIterator[AgentServer]:
-    """Listen for agents at an address of this machine, on any free port if it is 0.
+    """Listen for agents that have the same secret, on any free port if it is 0.
 
-    Agents must have the same secret. They are released at the end of the block. Raise
-    CannotRunError if the address cannot be used.
+    They are released at the end of the block. Raise CannotRunError if the address cannot be used.
     """
     agents = AgentServer(secret)
     try:

@@ -1,7 +1,6 @@
 """The workers of runs, on one host or on many: commands, answers, and losses.
 
-The hosts make the processes and carry the frames (load_host.py); here a row is the number of a
-worker, wherever it runs.
+A row is the number of a worker, wherever it runs.
 """
 
 import asyncio
@@ -46,8 +45,8 @@ class Loss:
 class WorkerPool:
     """The workers, row 0 to count - 1; `hosts` have each row once.
 
-    `on_frame` takes what answers no command; whoever plays a run puts its own there. `lost` is set
-    as soon as one worker is gone that was not asked to stop; `losses` says which.
+    `on_frame` takes what answers no command. `lost` is set as soon as a worker is gone that was not
+    asked to stop; `losses` says which.
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class WorkerPool:
     async def ask(self, worker: int, op: str, /, **fields: Any) -> Header:
         """Send a command and wait for its answer.
 
-        Raises WorkerLostError when the worker ends first, or the error that it answers with.
+        Raise WorkerLostError if the worker ends first, or the error that it answers with.
         """
         if worker in self.stopped or worker not in self.alive:
             raise WorkerLostError(RUN_TEXT.WORKER_LOST(worker=worker, detail="is gone"))
@@ -144,11 +143,9 @@ class WorkerPool:
         at_once: int | None = None,
         **fields: Any,
     ) -> list[Header]:
-        """Send a command to every worker, with `each[row]` added to its fields, and return the
-        answers.
+        """Send a command to every worker, with `each[row]` added to its fields; return the answers.
 
-        At most `at_once` workers have it under way at a time, in the order of their rows; all if it
-        is None. Answers are by row; the first error ends it.
+        At most `at_once` workers, all if it is None, have it at a time. The first error ends it.
         """
         own: Sequence[Header] = [{} for _ in self._pids] if each is None else each
         free = asyncio.Semaphore(at_once or len(self._pids))
@@ -211,10 +208,9 @@ async def start_workers(
     """Start `count` worker processes, which end with the block.
 
     `on_frame(row, header, block)` is called for each frame that answers no command, and
-    `on_compiled(count, total)` while kernels are compiled first. The workers are on `hosts`, on
-    this machine if there are none: there `server` is a forkserver that has no workers yet, and
-    without one `entry` names the function that a worker runs. Raise CannotRunError if they cannot
-    be started.
+    `on_compiled(count, total)` while kernels are compiled first. Without `hosts` they are on this
+    machine, forked by `server`, or by a new forkserver for the function `entry`. Raise
+    CannotRunError if they cannot be started.
     """
     with ExitStack() as stack:
         if not hosts:

@@ -64,8 +64,8 @@ class Journal(Generic[Entry]):
     def begun(self, digest: str = "", other: Sentence | None = None) -> dict[str, Any] | None:
         """Return the definition that an earlier start wrote, None in a new directory.
 
-        Raise RunDirectoryError if the directory holds something else, or a definition with another
-        digest: then `other` is the error.
+        Raise RunDirectoryError if the directory holds something else, or `other` if its definition
+        has another digest.
         """
         path = self.directory / f"{self.kind}.json"
         if not path.exists():

@@ -43,8 +43,6 @@ _CONDITIONS = TypeAdapter(Conditions)
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """A row of the report: the figure of an item that it shows."""
-
     name: str
     unit: str
     figure: str
@@ -54,9 +52,9 @@ class ReportRow:
 class ReportItem:
     """One thing to measure; the keys of `report_items.toml`.
 
-    An item of a `suite`, its name and source, has the fields of a shipped `scenario`, which it runs
-    once and as long as that says. `published` has the figures of other brokers by their names,
-    measured under these `conditions`.
+    An item of a `suite` has the fields of a shipped `scenario`, which it runs once and as long as
+    that says. `published` has the figures of other brokers by their names, measured under these
+    `conditions`.
     """
 
     name: str
@@ -330,10 +328,7 @@ def brokers_of_document(
     brokers: Sequence[Sequence[str]],
     extras: Sequence[Mapping[str, Any]],
 ) -> list[ReportBroker]:
-    """Return the brokers of a document.
-
-    URLs, with their passwords, and the fields of each broker are those of the command line.
-    """
+    """Return the brokers of a document, with the URLs and fields of the command line."""
     return [
         ReportBroker(each["name"], *split_urls(urls), each["versions"], each["lacks"], its)
         for each, urls, its in zip(document["brokers"], brokers, extras, strict=True)

@@ -118,8 +118,8 @@ async def play_report(
     """Make the measurements of a plan that are missing in the directory.
 
     A broker gets a minute to answer again after a measurement. One that cannot be reached is
-    restarted by the command, once for each measurement, and gets another minute; if it stays away,
-    its other measurements are left out.
+    restarted by the command, and gets another minute; if it stays away, its other measurements are
+    left out.
     """
     journal = report_journal(directory)
     measured: list[MeasuredItem] = []
@@ -192,7 +192,6 @@ def _unreachable(played: SweepResult) -> str:
 
 
 async def _restart(command: str, urls: Sequence[str]) -> None:
-    """Run the user's command."""
     environment = {**os.environ, "LOADGEN_BROKER": redact_url(urls[0])}
     with suppress(OSError):
         process = await asyncio.create_subprocess_exec(

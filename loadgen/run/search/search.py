@@ -75,7 +75,7 @@ CONFIRMATIONS = 3
 LONG_CONFIRMATIONS = 2
 """The same of a search without short steps, where an earlier step at the load counts."""
 _SCALES = ("rate", "ratio", "devices")
-"""Fields in proportion to which a run's deliveries grow, `devices` where no rate is given."""
+"""Fields in proportion to which a run's deliveries grow, `devices` if there is no rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ class Search:
 class SearchStep:
     """A step of a search. `run` is its directory within the search's, else None.
 
-    Rates are messages a second, `p99_us` that of the case's latency. `broker` is its name and
-    version, "" if the step ended before they were known.
+    `p99_us` is that of the case's latency. `broker` is its name and version, "" if the step ended
+    before they were known.
     """
 
     number: int
@@ -153,7 +153,7 @@ class SearchStep:
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """Where a search stands, for whoever watches: `probe` is under way, `snapshot` its progress."""
+    """Where a search stands: `probe` is under way, `snapshot` its progress."""
 
     search: Search
     steps: tuple[SearchStep, ...]
@@ -185,10 +185,8 @@ class SearchResult:
 
     @property
     def exit_status(self) -> int:
-        """0 if a load was confirmed and is the limit, or the highest load that was to be tried.
-
-        1 if no load held, or no step was left to close in or to confirm; 130 interrupted.
-        """
+        """0 for a confirmed limit or the highest load that was to be tried, 130 interrupted, else
+        1."""
         if self.limit is None:
             return 130
         found = self.limit.confirmed and self.limit.ended in ("confirmed", "top of range")
@@ -207,10 +205,9 @@ async def search(
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
-    A search that ran out of steps continues if it may make more steps by the same rule.
-    A step ends as soon as its verdict is certain, and lends its connections to the next one if the
-    two differ in their rates alone. `CONFIRMATIONS` whole windows confirm a limit, or two
-    long runs.
+    A search that ran out of steps continues if it may make more steps by the same rule. A step ends
+    as soon as its verdict is certain, and lends its connections to the next one if the two differ
+    in their rates alone.
 
     Raise RunDirectoryError if the directory holds something else, and LoadgenError if a step cannot
     be run: the steps until then are kept.
@@ -365,8 +362,8 @@ async def _run_windows(
 async def silent_broker(scenario: Scenario, interrupt: Interrupt) -> str:
     """Return a broker of the scenario that answers no CONNECT within a minute, "" if all answer.
 
-    A broker that recovers from an overload accepts connections before it answers. A refusal is an
-    answer, unless it says that the broker is not ready. Return "" after an interrupt, too.
+    A refusal is an answer, unless it says that the broker is not ready. Return "" after an
+    interrupt, too.
     """
     waiting = await finished_or(_silent_broker(scenario), interrupt.asked)
     return "" if waiting.cancelled() else waiting.result()

@@ -59,8 +59,7 @@ class Sweep:
 
     `search` makes the search of a combination, None to run each as it is. With `again` a run that
     the host spoiled is made again. If it is `strict`, each run must be playable. `points` are
-    instead of those of the axes, and `folder` names the directory of a repetition. No repetition
-    but the first begins after `limit_s` seconds.
+    instead of those of the axes. No repetition but the first begins after `limit_s` seconds.
     """
 
     scenario: Scenario
@@ -82,8 +81,7 @@ SIDES = "side-{place}/run-{repetition}"
 class PointResult:
     """A run or a search of a point that ended.
 
-    `run` is the directory, within the sweep's, of the run that shows the result: the run itself or
-    the one at the limit; else None. `limit` is the search's, with how it `stands`; a
+    `run` is the directory, within the sweep's, of the run that shows the result, else None. A
     search is `valid` if its limit was closed in on and confirmed. `error` says why the point could
     not be played, "" if it was, and `status` is its exit status. `spoiled` runs were made again.
     """
@@ -141,8 +139,8 @@ class SweepResult:
 
     @property
     def exit_status(self) -> int:
-        """0 where every row is valid, or its limit closed in on and confirmed; 1 where one is not;
-        that of a run that could not be where no row could be run; 130 interrupted."""
+        """0 if every row is valid or a confirmed limit, else 1; 130 interrupted; if no row could be
+        run, that of a run."""
         if self.interrupted:
             return 130
         if self.measured and all(one.error for one in self.measured):
@@ -221,10 +219,9 @@ async def sweep(
 ) -> SweepResult:
     """Run the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
-    Searches that ran out of steps go on if more of them are allowed.
-
-    Raise ScenarioError for an impossible combination, and RunDirectoryError if the directory holds
-    something else or another process uses it.
+    Searches that ran out of steps go on if more of them are allowed. Raise ScenarioError for an
+    impossible combination, and RunDirectoryError if the directory holds something else or another
+    process uses it.
     """
     points = points_of(grid)
     journal = journal_of(directory)
@@ -337,8 +334,8 @@ async def _play_point(
 def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
     """Return the standing of a search's limit; only one that was closed in on is a limit.
 
-    A load that was confirmed is not yet a limit: steps can run out with the bracket open ("not
-    closed"), or nothing that was tried failed ("at least").
+    Steps can run out with the bracket open ("not closed"), or nothing that was tried failed ("at
+    least").
     """
     load, above = limit["load"], limit["above"]
     if load is None:
@@ -364,9 +361,7 @@ def _begin(
 ) -> dict[tuple[str, int], PointResult]:
     """Return the earlier results by key and repetition, and write the grid.
 
-    Refuse a grid that lacks some of them, because its table would replace theirs. A key covers the
-    whole scenario and search, so a change of any option is refused, too. Points that could not run
-    may be missing.
+    A grid that lacks some of them is refused, because its table would replace theirs.
     """
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
