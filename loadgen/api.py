@@ -6,10 +6,9 @@
     assert result.valid, result.reasons
     print(result.latency["end_to_end"].p99_us, result.intervals().num_rows)
 
-Each verb has two forms: `run`, `search`, `sweep`, `compare` block, also if an event loop is running
-as in a notebook; `run_async` and so on are awaited. Fields are those of the command
-line with `_` for `-`, and take the same texts ("10k", "5m") besides numbers. Every error is a
-LoadgenError of this module, and names fields and arguments as in Python.
+`run`, `search`, `sweep` and `compare` block, also if an event loop is running as in a notebook;
+`run_async` and so on are awaited. Fields are those of the command line with `_` for `-`, and take
+the same texts ("10k", "5m"). Every error is a LoadgenError, and names fields as in Python.
 """
 
 import asyncio

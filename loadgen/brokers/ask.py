@@ -434,7 +434,7 @@ def _explained(
         message = BROKER_TEXT.NOT_RUNNING if number == errno.ECONNREFUSED else BROKER_TEXT.NO_WAY
         cause = os.strerror(number) if number else str(error) or "cannot be reached"
         if isinstance(error, socket.gaierror):
-            # These errors have different numbers from the system's.
+            # Its numbers are not the system's.
             message, cause = BROKER_TEXT.NO_NAME, error.strerror or "the name is not known"
         return BrokerUnreachableError(message(where=where, cause=cause.lower()))
     for attempt in (first, *(other for other in further if other.silent)):

@@ -53,8 +53,7 @@ def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
         lines += [
             f"persistence_location {directory}/",
             "persistence_file mosquitto.db",
-            # An interval in changes or in seconds: how much of a durable session's queue a crash
-            # may cost.
+            # The interval is in changes or in seconds.
             f"autosave_on_changes {'true' if settings.save_each else 'false'}",
             f"autosave_interval {1 if settings.save_each else AUTOSAVE_S}",
         ]

@@ -41,15 +41,14 @@ def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
         "server_name: loadgen",
         # The server insists on a listener for its own protocol.
         'listen: "127.0.0.1:-1"',
-        # The default of 1 MB is below the largest messages of loadgen, and that of 65,536
-        # connections below its largest fleets.
+        # The defaults of 1 MB and 65,536 connections are too small for loadgen.
         "max_payload: 64MB",
         "max_connections: 1000000",
         f"jetstream {{ store_dir: {json.dumps(str(directory))}",
         *(["  sync_interval: always"] if settings.save_each else []),
         "}",
         f"mqtt {{ host: {json.dumps(settings.host)}, port: {port}",
-        # The window per client, as that of the private Mosquitto.
+        # The window of a client, as in the private Mosquitto.
         "  max_ack_pending: 1000",
     ]
     if settings.certificate is not None:

@@ -61,7 +61,6 @@ def spawn(
 
 def package_environment() -> dict[str, str]:
     """Return this environment for a program in Python that imports this very package."""
-    # However the parent came to import it.
     root = str(Path(__file__).resolve().parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -93,7 +92,7 @@ class BrokerProcess:
     def __init__(self, name: str, version: str) -> None:
         self.name = name
         self.version = version
-        # The time when it stores and acknowledges a message, in words for the score card.
+        # When it stores and when it acknowledges a message, for the score card.
         self.storage = f"{name} keeps messages in memory and stores nothing on disk."
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -159,8 +158,7 @@ class ServedBroker:
     version: str
     endpoints: tuple[Endpoint, ...]
     brokers: tuple[BrokerProcess, ...] = ()
-    # File of the authority of a certificate that was made for it.
-    authority: Path | None = None
+    authority: Path | None = None  # file of the authority of its certificate
     users: int = 0  # in its configuration, one for each device and the operator
     remarks: tuple[str, ...] = ()  # things that it lacks or changes
 

@@ -48,7 +48,6 @@ _SUBSCRIBE_ID: Final = 65_535
 """The Packet Identifier of SUBSCRIBE; publications count from 1."""
 _VERSION_TOPICS: Final = (
     "$SYS/broker/version",
-    # One of each node, and the product's name next to it.
     "$SYS/brokers/+/version",
     "$SYS/brokers/+/sysdescr",
 )

@@ -48,8 +48,6 @@ _DISK: Final = ("disk_read_bytes", "disk_written_bytes")
 _NETWORK: Final = ("network_received_bytes", "network_sent_bytes")
 _NUMBER: Final = re.compile(rb"\s*\d{1,30}\s*")
 
-# --- processes ------------------------------------------------------------------------------
-
 
 def require_process(pid: int) -> int:
     """Return the pid; raise UsageError if the process cannot be watched."""
@@ -105,9 +103,6 @@ class ProcessLoad:
             "processes": processes,
             **bytes_by_name,
         }
-
-
-# --- $SYS -----------------------------------------------------------------------------------
 
 
 def count_of(topic: str) -> str | None:
@@ -193,7 +188,6 @@ async def _subscribe(
                     watched += 1
                     topic, payload = str(message.topic)[:_LONGEST_TOPIC], message.payload
                     count = count_of(topic)
-                    # Counts as brokers print them.
                     if count and isinstance(payload, bytes) and _NUMBER.fullmatch(payload):
                         record(
                             {

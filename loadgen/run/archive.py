@@ -51,7 +51,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
     members: list[tuple[str, bytes | Path]] = [*files.items(), ("config/scenario.json", scenario)]
     archive = _next_to(run, ".jar") if out is None else out
-    # Before there is an archive, which may be in the directory that it is made of.
+    # Listed before the archive exists, which may be in one of these directories.
     for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
         # Hidden files are half written.
         visible = (path for path in sorted(directory.rglob("*")) if path.name[0] != ".")
@@ -71,7 +71,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
         raise RunDirectoryError(RUN_TEXT.EXISTS(path=_shown(archive))) from None
     except (OSError, DiskError) as error:
         if made:
-            # Half an archive would pass for a whole one, and stand in the way of the next.
+            # Half an archive would pass for a whole one.
             archive.unlink(missing_ok=True)
         if isinstance(error, DiskError):
             raise

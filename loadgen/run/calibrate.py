@@ -129,7 +129,6 @@ async def calibrate(
             scenario=Scenario(case="calibrate"),
             groups=groups,
             targets=(Target(endpoint.host, endpoint.port),),
-            # A worker for each group.
             workers=tuple(
                 WorkerPlan(index, (Share(index, 0, group.count, 1),))
                 for index, group in enumerate(groups)

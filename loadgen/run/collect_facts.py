@@ -223,7 +223,7 @@ def own_delay_of(
     for last in (samples[-1] for samples in hosts.values()):
         spans += [(f"the agent of host {last.host}", *gap, True) for gap in last.gaps]
         for from_ns, until_ns in last.silences:
-            # A silence in which agent and coordinator ran, at twice its length: TCP doubles its
+            # A silence while agent and coordinator ran counts at twice its length: TCP doubles its
             # intervals of retransmission, so messages can wait as long again afterwards.
             gaps = [*coordinator, *last.gaps]
             ours = (min(end, until_ns) - max(start, from_ns) for start, end in gaps)
@@ -319,7 +319,7 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
         # Without the responses, which others caused, and without closed loops.
         scheduled=state.tally.counts("measure", names)["sent"] if mixed else None,
         owed_at_window_end=state.owed_at_window_end,
-        # Devices that were not let in again did not leave their messages unsent on request.
+        # Messages of devices that were not let in again are not unsent on request.
         owed_by_leave=0.0 if overdue else owed_by_leave,
         waiting_by_leave=delivered_rate(plan.groups, plan.separate_count) * away_s,
         short_bytes=min((size for size in sizes if size < HEADER_BYTES), default=0),

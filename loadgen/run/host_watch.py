@@ -146,7 +146,6 @@ def network_counters(proc: Path = Path("/proc")) -> dict[str, int]:
     counters: dict[str, int] = {}
     for name in ("snmp", "netstat"):
         with suppress(OSError, ValueError):
-            # A line of names, a line of values.
             lines = (proc / "net" / name).read_text("ascii").splitlines()
             for names, values in zip(lines[::2], lines[1::2], strict=False):
                 table, _, columns = names.partition(":")

@@ -78,7 +78,7 @@ def interruptible(work: Callable[..., Coroutine[Any, Any, T]]) -> T:
 
         with ExitStack() as signals:
             for number in ending_signals():
-                # What removes a handler of the loop leaves the system's own behind.
+                # Removing a handler of the loop leaves the system's default behind.
                 signals.callback(signal.signal, number, signal.getsignal(number))
                 signals.callback(loop.remove_signal_handler, number)
                 loop.add_signal_handler(number, handle, number)

@@ -30,7 +30,7 @@ LARGEST_FILE_BYTES = 32 << 20
 
 WRITE_OPTIONS = {
     "compression": "zstd",
-    # Buckets ascend and most counts are small: half as large so, and read with less work.
+    # Buckets ascend and most counts are small: this halves the size and the work of a reader.
     "use_dictionary": ["run", "group", "phase", "series", "bucket_count.list.element"],
     "column_encoding": {"bucket.list.element": "DELTA_BINARY_PACKED"},
 }
@@ -63,7 +63,7 @@ def window_rows(directory: Path) -> list[dict[str, Any]]:
         parts.append(reduce_table(measured, ("group", "phase", "series")))
     if not parts:
         return []
-    # Reduced once a file and once over all: a long run never has all its rows in memory.
+    # Reduced by file first: a long run never has all its rows in memory.
     whole = pa.concat_tables(parts)
     rows: list[dict[str, Any]] = reduce_table(whole, ("group", "phase", "series")).to_pylist()
     return rows

@@ -249,8 +249,7 @@ class Monitor:
         slow = slow_group(groups)
         if slow is None or backlog is None:
             return page.under_way()
-        # Messages that slow subscribers never get are in this number, too. The watch recognizes
-        # those of other subscribers that never arrive.
+        # This includes messages that slow subscribers never get.
         due = round(page.counted("sent") * slow.count / slow.topic_count)
         waiting = due - page.counted("received", [self._groups[slow.name]])
         if time_ns <= backlog.end_ns:
@@ -277,12 +276,12 @@ class Monitor:
                     pool.lose(row, f"was silent for {limit_s:.0f} s")
             await self.flush()
             self._look_at_thresholds()
-            # With the seconds of the rows: a killed run has all but the last one or two.
+            # In step with the seconds of the rows: a killed run has all but the last one or two.
             since_s = (time.monotonic_ns() - self.record.anchor_ns) / NS
             await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
 
     async def sample_hosts(self, pool: WorkerPool) -> None:
-        # Of many workers that takes longer than the watch may stand still.
+        # In a thread: with many workers it takes longer than the watch may stand still.
         for host, sample in (await asyncio.to_thread(pool.samples)).items():
             self.state.hosts[host] = thinned([*self.state.hosts.get(host, ()), sample])
 

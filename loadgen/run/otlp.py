@@ -48,7 +48,7 @@ async def sent_metrics(
     `url` is the collector's, with or without the path of metrics. Raise CannotRunError if the
     collector refuses the first ones; a later refusal is an event of the run.
     """
-    # What it logs is told in our words, and it may name what it sends.
+    # Our errors say what it logs, and its log may have secrets.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
     address = url.rstrip("/")
     endpoint = address if address.endswith(_PATH) else address + _PATH

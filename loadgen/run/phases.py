@@ -174,8 +174,7 @@ class PhaseRunner:
             )
         )
         monitor.marks = open_marks(path, len(plan.workers))
-        # Once every worker has opened it, the page needs no name, and a killed run leaves none.
-        # Until then it keeps it: a worker that is lost before must not take the others along.
+        # Every worker has opened the page: without a name, nothing stays of a killed run.
         directory.cleanup()
 
     async def _renew(self, previous: Monitor) -> None:
@@ -311,7 +310,7 @@ class PhaseRunner:
             closed = await wait(self._closed(end_ns, cut=cut))
             seen.abandoned = cut and not closed
             if self.plan.reconnect is not None and seen.connected is not None and not cut:
-                # A device that was cut off last has as long for its return as any other.
+                # A device that was cut off last needs time for its return, too.
                 last_ns = time.monotonic_ns() + int(RETURN_S * NS)
                 while monitor.page.total("connected") < seen.connected.done:
                     if time.monotonic_ns() >= last_ns:
@@ -321,7 +320,7 @@ class PhaseRunner:
             monitor.stop_sampling()
             seen.windows["drain"] = (start_ns, max(start_ns, time.monotonic_ns()))
         if not closed and not cut:
-            # If nothing arrived at its end, a longer drain could not have seen more.
+            # If nothing arrived at its end, a longer drain would not help.
             last_ns = end_ns - int(ARRIVING_SHARE * drain_s * NS)
             seen.at_end = monitor.live_sample()
             if seen.backlog is not None and seen.backlog.last_arrival_ns >= last_ns:
@@ -417,8 +416,6 @@ class PhaseRunner:
 
     async def _stop(self) -> None:
         await self._unless_insisted(self.pool.ask_left("stop", stop_timeout_s(self.plan)))
-
-    # Waiting
 
     async def _step(self, work: Coroutine[Any, Any, T]) -> T:
         """Return the result of `work`; raise _CutError if an event ends the run first."""

@@ -317,7 +317,7 @@ def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
     for role in roles:
         connect = connect_of(plan, role.group, role.device, True, listed)
         if plan.scenario.client_id is None and role.group.name not in listed:
-            # A broker that ends a session late would end that of the run's device with its name.
+            # A broker that ends this session late must not end that of the run's device.
             connect = replace(connect, client_id=f"{connect.client_id}a")
         connects.append(connect)
     return Wanted(

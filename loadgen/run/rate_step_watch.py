@@ -57,7 +57,7 @@ class RateStepWatch:
 
     def sample(self, sample: LiveSample) -> None:
         """Look at any moment, and at last after the drain."""
-        # A receiver may have counted what its sender has not yet: the pages are not one moment's.
+        # Workers are not read at one moment: a receiver can be ahead of its sender.
         missing = max(0, sample.expected - sample.received)
         least = self._least_missing[-1]
         self._least_missing[-1] = missing if least is None else min(least, missing)
@@ -69,8 +69,7 @@ class RateStepWatch:
         middle_ns = row.time_ns + row.span_ns // 2
         last = len(self.bounds) - 1
         for place, (start_ns, end_ns) in enumerate(self.bounds):
-            # Late messages were intended in a step before; here it counts when they came, after
-            # the window as part of the last step.
+            # A late message counts when it came; after the window, in the last step.
             if start_ns <= middle_ns and (middle_ns < end_ns or place == last):
                 self._tallies[place].add(row)
 
@@ -118,7 +117,7 @@ class RateStepWatch:
                     scheduled=end.begun - start.begun,
                     owed_at_window_end=0,
                 ),
-                # Findings about the run_facts run are not repeated for a step.
+                # Findings about the whole run are not repeated for a step.
                 messages=replace(
                     run_facts.messages,
                     window=window,

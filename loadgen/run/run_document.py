@@ -133,7 +133,6 @@ class RunDocument:
             observed["host"] = _observed_host(state.hosts.get(0, ()), window)
         if tls is not None:
             observed["tls"] = tls
-        # The TCP counters of all hosts that had workers.
         network: Counter[str] = Counter()
         for samples in state.hosts.values():
             network.update(difference(samples[0].network, samples[-1].network))

@@ -103,8 +103,7 @@ class RunState:
     owed_at_window_end: int = 0  # messages due and not sent
     owed_at_end: int = 0
     lost_unacknowledged: int | None = None  # of the lost deliveries, None if unknown
-    # Of the others the first by stream and sequence, and how many messages these are.
-    lost_named: tuple[LostRange, ...] = ()
+    lost_named: tuple[LostRange, ...] = ()  # the first of the others
     lost_to_absent: int = 0  # of the lost deliveries, those to devices that were never there
     at_end: LiveSample | None = None  # when a drain ended in which not all messages arrived
     waiting: int = 0  # deliveries missing after a drain in which messages arrived to the end

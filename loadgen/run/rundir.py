@@ -161,7 +161,7 @@ def exclusive(directory: Path, *, wait: bool = False) -> Iterator[None]:
     with directory_or_new(directory, ""):
         lock = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            # Some network file systems lock no directories. There it is as without this.
+            # Some network file systems lock no directories.
             with suppress(OSError):
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

@@ -166,7 +166,7 @@ def _content_of(name: str, where: str) -> bytes:
     path = Path(where).expanduser()
     shown = printable(str(path), 200)
     try:
-        # Before it is read: what waits for its writer has no size and need not be asked twice.
+        # Before it is opened: a pipe waits for its writer.
         if readable_by_others(path):
             mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"
             raise ScenarioError(RUN_TEXT.READABLE(field=name, path=shown, mode=mode))

@@ -21,7 +21,7 @@ async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             for task in tasks:
                 task.cancel()
     except BaseExceptionGroup as errors:
-        # What went wrong first; the rest followed from it.
+        # The first error; the others followed from it.
         raise errors.exceptions[0] from None
 
 

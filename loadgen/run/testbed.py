@@ -4,8 +4,7 @@
         for rate in (1_000, 2_000):
             await testbed.run(build_scenario("fanin", None, {"rate": rate}), Path(f"run-{rate}"))
 
-A run that differs from the previous one in its rates alone uses its broker and connections;
-otherwise these end before the run begins.
+A run that differs from the previous one in its rates alone uses its broker and connections.
 """
 
 import asyncio
@@ -132,7 +131,6 @@ class Testbed:
                 self._last = context.phases
             else:
                 await self.reset()
-            # The results are complete: nothing is written into them from here on.
             await asyncio.to_thread(compact, directory)
             await asyncio.to_thread(seal, directory)
         return result

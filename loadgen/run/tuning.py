@@ -368,7 +368,6 @@ def observe(
                 hard = resource.getrlimit(_LIMITS[setting.name])[1]
                 value = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
             case "cgroup":
-                # The tightest from our group up; "max" for no bound.
                 groups = control_groups(setting.name.partition(".")[0], "self", root / "proc")
                 found = filter(None, (words_of(group / setting.name) for group in groups))
                 value = min(found, key=_number, default=None)
@@ -388,7 +387,6 @@ def _cpu(root: Path, name: str) -> str | None:
     match name:
         case "governor":
             paths = (system / "cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-            # All that are in use, if the cores differ.
             return " ".join(sorted({text for path in paths if (text := words_of(path))})) or None
         case "idle-exit-us":
             # To wake from the slowest sleep state that is enabled.
@@ -409,7 +407,6 @@ def interface_of(root: Path = Path("/")) -> str | None:
     """Return the interface with the default route, else the first that is up, but the loopback."""
     with suppress(OSError):
         routes = (root / "proc/net/route").read_text("ascii", "replace")
-        # A line begins with interface and destination.
         if default := re.search(r"^(\S+)\s+0{8}\s", routes, re.MULTILINE):
             return default.group(1)
     for directory in sorted((root / "sys/class/net").glob("*")):

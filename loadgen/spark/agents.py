@@ -3,13 +3,9 @@
     async with Cluster("spark://master:7077", 4).opened() as hosts:
         await run(scenario, directory, hosts=hosts)
 
-Spark only starts the agents and keeps them running; each is a task. It talks to the coordinator
-over a separate channel, whose secret the job brings to the tasks: it is in no argument,
-environment, setting or log.
-
-Spark must never repeat the stage, as this would repeat the load: the job is collected directly,
-and a task that fails ends it. The barrier stage begins when there is a slot for each task. A task
-takes all cores of an executor (the resource profile of the stage): each executor has one agent.
+An agent is a task with all cores of an executor. It talks to the coordinator over a separate
+channel, whose secret is in no argument, environment, setting or log. Spark must never repeat the
+stage, which would repeat the load: the job is collected directly, and a task that fails ends it.
 """
 
 import asyncio
@@ -80,7 +76,6 @@ class Cluster:
                 except TimeoutError:
                     slow = SPARK_TEXT.SLOW_MASTER(master=master, wait_s=self.wait_s)
                     raise CannotRunError(slow) from None
-                # First the executors have to come, then their agents.
                 gathered = await finished_or(server.gathered(self.hosts, 2 * self.wait_s), over)
                 if over.is_set():
                     await job  # raises its error

@@ -319,7 +319,7 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
             conf = SparkConf().setMaster(master)
             conf.setAll(list((options | dict(settings)).items()))
             # Descriptor 2 of this process stays, so that a signal at any moment can be reported.
-            # A context that was given a second Java would ignore it: ask for the first.
+            # A context would ignore a second Java: it gets the first.
             if SparkContext._gateway is None:
                 # pyspark makes a directory there, which would stay after `kill -9`.
                 usual, tempfile.tempdir = tempfile.tempdir, str(scratch)

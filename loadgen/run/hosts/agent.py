@@ -89,7 +89,6 @@ class HostedWorkers:
                 if self._directory is None:
                     self._directory = memory_directory()
                     path = Path(self._directory.name) / "live"
-                    # It has room for all rows of the plan.
                     groups = len(self.plan["groups"])
                     self._page = create_live_page(path, int(frame["workers"]), groups)
                 frame |= {
@@ -130,7 +129,7 @@ class HostedWorkers:
         """End the workers, and give those of `rows` some seconds to end by themselves."""
         await self.host.close(grace_s, rows)
         self._forget_page()
-        # The end of the forkserver is waited for.
+        # It waits for the end of the forkserver.
         await asyncio.to_thread(self._stack.close)
 
 

@@ -138,6 +138,6 @@ class AgentLink(asyncio.Protocol):
     async def is_silent(self, limit_s: float) -> bool:
         """Return True if the other end sent nothing for `limit_s` seconds."""
         if time.monotonic() - self._heard_s > limit_s:
-            # Data that arrived while this process was busy is still to be read: look twice.
+            # Look twice: data may have arrived while this process was busy.
             await asyncio.sleep(0.05)
         return time.monotonic() - self._heard_s > limit_s

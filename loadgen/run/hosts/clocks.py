@@ -72,7 +72,7 @@ class ClockWatch:
             found = _estimated(self._trips, now_ns)
             if found is not None:
                 return found
-            # No line goes through all of them: a clock was set. What is old is not true any more.
+            # No line goes through all of them: a clock was set, and the older ones are wrong.
             self._trips = self._trips[(len(self._trips) + 1) // 2 :]
         return None
 

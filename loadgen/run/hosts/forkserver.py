@@ -1,10 +1,8 @@
 """The process that worker processes are forked from.
 
 `python -m loadgen.run.hosts.forkserver FD MODULE:FUNCTION BEHAVIOUR` imports the worker and loads
-the kernels of its behaviour once. It then forks one child for each request that arrives on FD, so
-that all workers share the compiled kernels and the coordinator, which has a running event loop and
-perhaps threads, never forks.
-It is started by path and name, not by multiprocessing: a user's script is not imported again.
+the kernels of its behaviour once. It then forks one child for each request on FD: all workers share
+the kernels, and the coordinator, which has an event loop and perhaps threads, never forks.
 
 Messages on FD (a SOCK_SEQPACKET pair) are JSON objects:
 
@@ -119,7 +117,7 @@ def serve(control: socket.socket, worker: Worker) -> None:
 def main(arguments: list[str]) -> int:
     """Serve: the arguments are the control socket, the worker's MODULE:FUNCTION and behaviour."""
     control = socket.socket(fileno=int(arguments[0]))
-    # Ctrl-C is for the coordinator to hear; it then steps the workers down in order.
+    # Ctrl-C is for the coordinator, which then stops the workers in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -140,7 +138,7 @@ def main(arguments: list[str]) -> int:
         text = f"{type(error).__name__}: {error}"[:1000]
         control.send(orjson.dumps({"failed": text.encode("ascii", "backslashreplace").decode()}))
         return 1
-    # What is there now is there for good: keep the collector from touching shared pages.
+    # All that exists now stays: keep the collector from touching shared pages.
     gc.freeze()
     gc.enable()
     serve(control, worker)

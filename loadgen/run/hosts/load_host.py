@@ -59,7 +59,6 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
 
     `entry` names the function that a worker runs, None for WORKER_ENTRY.
     """
-    # The same packages, and no extra threads.
     source = str(Path(loadgen.__file__).resolve().parent.parent)
     paths = dict.fromkeys([source, *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -85,8 +84,7 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
         try:
             yield server
         finally:
-            # Its end of file makes the forkserver kill what is left and end; one that still imports
-            # would not look.
+            # At its end of file the forkserver kills the rest and ends, unless it still imports.
             control.close()
             if server.ready:
                 with suppress(subprocess.TimeoutExpired):
@@ -129,8 +127,8 @@ class _Channel(asyncio.Protocol):
             return
         for header, block in frames:
             self._host.on_event(messages.WorkerFrame(self.row, header, block))
-            # This ends the worker. If it closed its end first, the next beat would fail, and that
-            # error would come before the frames that are still to be read.
+            # This ends the worker. If it closed its end first, the error of the next beat would
+            # come before the frames that are still to be read.
             if header.get("re") == "stop" and self.transport is not None:
                 self.transport.close()
 

@@ -4,8 +4,8 @@
         hosts = await server.gathered(4, 60.0)
         await run(scenario, directory, hosts=hosts)
 
-Agents stay for several runs, each of which starts its workers. An agent sends something ten times a
-second: one that is silent for `SILENCE_S` is lost with its workers.
+Agents stay for several runs, each of which starts its workers. One that is silent for `SILENCE_S`
+is lost with its workers.
 """
 
 import asyncio

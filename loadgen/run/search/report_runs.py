@@ -136,7 +136,6 @@ async def play_report(
             left_s = sum(each.item.seconds(plan.window_s) for each in rest)
             limit_s, reason = None, away.get(measurement.broker, "")
             if plan.budget_s is not None:
-                # Each gets its share of the time that is left.
                 share = measurement.item.seconds(plan.window_s) / left_s
                 limit_s = (plan.budget_s - used_s) * share
                 left_s = min(left_s, plan.budget_s - used_s)

@@ -4,8 +4,8 @@
     DIR/steps.jsonl      one line for each step, written when the step has ended
     DIR/steps/NN-LOAD/   the run directory of each
 
-`judge.next_step` decides the next load; this file plays it. A second start on the same directory
-reads the steps back and continues; an interrupted step is played again.
+`judge.next_step` decides the next load. A second start on the same directory continues; an
+interrupted step is played again.
 """
 
 import asyncio
@@ -99,7 +99,7 @@ class Search:
         try:
             step_scenario(self, Probe(self.aim.start, "first"))
         except ScenarioError as error:
-            # The step's own time is the only field that is checked for the first time here.
+            # Only the length of a step is checked for the first time here.
             reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
             raise
 
@@ -435,11 +435,11 @@ def served_load(spec: Search, load: float, facts: RunFacts) -> float | None:
     growth = 0.0
     if (levels := backlog_levels(backlog)) is not None:
         (first_ns, before), (last_ns, after) = levels
-        # What is known of both ends is not of the very ends.
+        # The levels are those of some time near both ends.
         growth = (after - before) * facts.window_s * NS / (last_ns - first_ns)
     short = max(growth, facts.messages.window.lost, 0.0) / asked
     if spec.case.timed_pair:
-        # The background is in these sums: they tell that all was served, not how much was.
+        # These sums include the background: they show that all was served, not how much.
         return load if short < 1 - 1 / (1 + spec.aim.precision) else None
     return load * max(0.0, 1.0 - short)
 

@@ -6,10 +6,9 @@
     DIR/side-M/run-N/   the same of a comparison, whose sides are the points; DIR/CASE/ of a demo
     DIR/saturated/      runs that were made again because the host spoiled them
 
-Every second repetition goes backwards (A B B A), so that a host which becomes slower or faster
-does so for all points. KEY is the digest of the whole scenario and of the search, so that a second
-start, with the same grid or a larger one, uses the earlier results. The line of a point that could
-not be run has the error; it does not end the sweep, and the next start tries the point again.
+Every second repetition goes backwards (A B B A), so that a host which becomes slower does so for
+all points. KEY is the digest of scenario and search, by which a second start, with the same grid or
+a larger one, uses the earlier results. A point that could not be run is tried again then.
 """
 
 import itertools
