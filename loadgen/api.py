@@ -170,18 +170,13 @@ class Result:
 
     @in_python()
     def intervals(self) -> "pa.Table":
-        """Read the interval table: one row for each worker, second, group, phase and series.
-
-        Histograms are sparse (schema: INTERVAL_SCHEMA).
-        """
+        """Read the interval table (INTERVAL_SCHEMA): a row a worker, second, group, phase and
+        series."""
         return load_intervals(open_run(self.directory))
 
     @in_python()
     def devices(self) -> "pa.Table":
-        """Return one row for each device of a run with `per_device` (schema: DEVICE_SCHEMA).
-
-        Raise RunDirectoryError if the run has none.
-        """
+        """Return a row a device (DEVICE_SCHEMA); raise RunDirectoryError without `per_device`."""
         return read_devices(self.directory)
 
 

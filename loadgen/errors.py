@@ -1,20 +1,5 @@
 """The errors that a user can meet, in one tree; the class has the exit status of the command.
 
-    LoadgenError                      exit 3
-    ├── UsageError                    exit 2   the caller's input cannot be used
-    │   ├── ScenarioError                      unknown key, bad value, contradiction
-    │   ├── RunDirectoryError                  occupied, missing, damaged or mixed run directory
-    │   └── PowerLogError                      unreadable, or does not cover the run
-    ├── CannotRunError                exit 3   the request was right, the environment was not
-    │   ├── BrokerUnreachableError             nothing listens, or no answer in time
-    │   ├── BrokerRefusedError                 CONNACK or SUBACK with a failure reason code
-    │   ├── HostLimitError                     descriptors, ports, memory, kernel limits
-    │   ├── DiskError                          the disk is full or cannot be written
-    │   └── MissingProgramError                a program or package that the request needs is absent
-    └── ProtocolError                 exit 3   MQTT was violated; the class names the side
-        ├── LocalProtocolError                 this side requested what the protocol forbids
-        └── RemoteProtocolError                the peer sent something the protocol forbids
-
 A message is one line: what is wrong, with the value, and what to do. `code` and `values` are those
 of its sentence (`loadgen.sentences`), if it has one.
 """

@@ -19,10 +19,7 @@ _LOCK = ".loadgen-lock"
 
 @contextmanager
 def scratch_directory(purpose: str) -> Iterator[Path]:
-    """Make a directory with mode 0700, and remove it at the end of the block.
-
-    Directories of processes that were killed are removed first.
-    """
+    """Make a directory with mode 0700, and remove it at the end of the block."""
     remove_abandoned(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(
         prefix=f"{_PREFIX}{purpose}-", ignore_cleanup_errors=True

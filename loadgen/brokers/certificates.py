@@ -1,7 +1,4 @@
-"""A certificate authority for tests: its own certificate, the broker's, and one for each device.
-
-Only for closed networks: the authority's key is next to the certificates.
-"""
+"""A certificate authority for tests on closed networks: its key is next to the certificates."""
 
 import contextlib
 import ipaddress

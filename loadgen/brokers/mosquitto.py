@@ -1,7 +1,4 @@
-"""A private Mosquitto, with its defaults unless they would falsify a measurement.
-
-`mosquitto.toml` and `render_config` have the reasons.
-"""
+"""A private Mosquitto, with its defaults unless they would falsify a measurement."""
 
 import base64
 import hashlib

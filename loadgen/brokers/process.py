@@ -42,10 +42,8 @@ def spawn(
     directory: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start `program` (absolute path first), bound to the life of this process.
-
-    Its input is empty, and its soft limit of descriptors is raised to the hard one.
-    """
+    """Start `program` (absolute path first), bound to the life of this process, with the hard limit
+    of descriptors."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *program],
         stdin=subprocess.DEVNULL,

@@ -94,10 +94,7 @@ async def serve(
 
 
 def serve_forever(name: str, host: str = "127.0.0.1", port: int = 1883) -> None:
-    """Run a broker in the foreground until SIGINT or SIGTERM, and print its URL.
-
-    Raise the errors of `serve`.
-    """
+    """Run a broker in the foreground until SIGINT or SIGTERM, and print its URL."""
     if isinstance(parse_broker(name), Endpoint):
         raise UsageError(BROKER_TEXT.FOREGROUND_URL())
 

@@ -57,10 +57,7 @@ def require_process(pid: int) -> int:
 
 
 class ProcessLoad:
-    """Reader of the processor time and memory of processes and of their children.
-
-    The time of an ended process counts up to its last reading.
-    """
+    """Reader of the processor time and memory of processes and of their children."""
 
     def __init__(
         self, pids: Callable[[], Iterable[int]], look_interval_s: float = _INTERVAL_S

@@ -1,7 +1,4 @@
-"""Runs a scenario: workers, phases, the run directory, progress.
-
-The package can be called, because `from loadgen import run` can find it instead of the verb.
-"""
+"""Runs a scenario; it can be called, as `from loadgen import run` finds it before the verb."""
 
 import importlib
 import sys

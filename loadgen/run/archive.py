@@ -115,10 +115,7 @@ def compared(directory: Path, again: Path) -> str:
 
 
 def read_finished(directory: Path) -> tuple[Any, Any]:
-    """Return the run in a directory and the disclosure of its case; raise RunDirectoryError.
-
-    A run that was changed since it ended is refused: it would be disclosed as measured.
-    """
+    """Return a run and the disclosure of its case; raise RunDirectoryError if it was changed."""
     run = _document(directory, "run.json")
     case = CASES.get(str(run.get("case")))
     if case is None or not case.disclosure:

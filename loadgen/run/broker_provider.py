@@ -39,10 +39,8 @@ _INSTRUMENTS = ("reflector", "sink")
 
 @asynccontextmanager
 async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
-    """Provide the brokers of a plan; for a bridge, first the front, then the backends.
-
-    They are started unless URLs name them.
-    """
+    """Provide the brokers of a plan, started unless URLs name them; of a bridge, the front
+    first."""
     wanted, bridge = plan.brokers, plan.brokers.bridge
     # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     if bridge is not None and bridge.urls:
@@ -110,10 +108,7 @@ async def plan_for(
     hosts: Sequence[Host] | None = None,
     run_tag: int | None = None,
 ) -> Plan:
-    """Return the plan against these endpoints, with a new run tag if it is None.
-
-    `hosts` are this host, or several like it, if it is None.
-    """
+    """Return the plan against these endpoints, on `hosts` or on as many as this one, by default."""
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
         raise ScenarioError(RUN_TEXT.OTHER_USERS())
@@ -129,10 +124,7 @@ async def plan_for(
 
 
 async def _target(endpoint: Endpoint) -> Target:
-    """Return the endpoint with an address that answers, looked up once for all devices.
-
-    A name that a certificate or an HTTP header must match stays a name.
-    """
+    """Return the endpoint with an address that answers, unless TLS or HTTP must see the name."""
     host = endpoint.host
     if endpoint.scheme == "mqtt":
         loop = asyncio.get_running_loop()

@@ -56,10 +56,7 @@ def facts_of(
     losses: Sequence[Loss] = (),
     held_when_cut: int = 0,
 ) -> RunFacts:
-    """Return the facts of a run that ended or was cut.
-
-    `held_when_cut` messages were in the hands of a consumer that was cut off on request.
-    """
+    """Return the facts of a run that ended or was cut."""
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
@@ -362,10 +359,7 @@ def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
 
 
 def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the kinds of TLS of all connections, the most frequent first; None without TLS.
-
-    `finals` are the last answers of the workers by row; one that was lost is missing.
-    """
+    """Return the kinds of TLS of all connections, the most frequent first; None without TLS."""
     kinds: Counter[tuple[str, str]] = Counter()
     resumed = 0
     for final in finals.values():

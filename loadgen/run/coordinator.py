@@ -161,10 +161,8 @@ async def run_crash_command(command: str, events: EventLog) -> None:
 
 
 async def cut_off_consumer(pool: WorkerPool, plan: Plan, events: EventLog) -> dict[str, Any]:
-    """Cut off a consumer in the middle of its group; return {} if it was not connected.
-
-    `consumer` is its number and `held` the messages that it had not acknowledged.
-    """
+    """Cut off a consumer in the middle of its group; return its number and the messages that it had
+    not acknowledged, {} if it was not connected."""
     index, group = next(
         (index, group)
         for index, group in enumerate(plan.groups)

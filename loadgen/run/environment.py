@@ -54,10 +54,7 @@ def host_of() -> Host:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that hosts of one run must share.
-
-    That of this package has a digest of its sources.
-    """
+    """Return the versions of Python and of the packages that hosts of one run must share."""
     package = Path(loadgen.__file__).parent
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
@@ -71,10 +68,7 @@ def versions() -> dict[str, str]:
 
 
 def machine_identity() -> str:
-    """Return the identity of kernel and network that processes on the same machine share.
-
-    Two containers of one machine with separate networks differ in the second half.
-    """
+    """Return `KERNEL/NETWORK`; containers of one machine may differ in the second half."""
     boot = words_of(Path("/proc/sys/kernel/random/boot_id")) or socket.gethostname()
     try:
         network = Path("/proc/self/ns/net").stat().st_ino

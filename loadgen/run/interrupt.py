@@ -1,7 +1,4 @@
-"""Ctrl-C: the first asks a run to end with what it has measured, the second to end at once.
-
-SIGTERM has the same effect, and so has SIGHUP, unless nohup ignores it.
-"""
+"""SIGINT, SIGTERM or SIGHUP: the first ends a run with what it has measured, the second at once."""
 
 import asyncio
 import os

@@ -158,10 +158,7 @@ class Monitor:
         self.record.events.write(kind, detail, row, time_ns=time_ns, group=group, device=device)
 
     def settle_lost(self, row: int) -> None:
-        """Add what a lost worker had counted and could not report; after its last frame.
-
-        Its latencies since its last report are gone with it.
-        """
+        """Add what a lost worker had counted and could not report; after its last frame."""
         if row >= self.page.workers:
             return
         counts = numbers_of(self.page.counts[row])

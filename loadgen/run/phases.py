@@ -298,10 +298,8 @@ class PhaseRunner:
             await self._drain(cut_ns, min(most_s, self.plan.phases.drain_s), cut=True)
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
-        """Wait until every message has its state and late repeats had their time.
-
-        What is missing after `drain_s` seconds is lost, unless the wait was cut short.
-        """
+        """Wait, at most `drain_s`, until every message has its state and late repeats had their
+        time."""
         seen, monitor = self._state, self.monitor
         end_ns = start_ns + int(drain_s * NS)
         monitor.enter("drain", end_ns)
@@ -345,10 +343,8 @@ class PhaseRunner:
         return False
 
     async def _lost_unacknowledged(self) -> int | None:
-        """Return the number of missing deliveries whose messages were never acknowledged.
-
-        None if it is unknown: at QoS 0, or if there are too many.
-        """
+        """Return the missing deliveries of messages that were never acknowledged, None if
+        unknown."""
         sending = [group for group in self.plan.groups if group.publishes or group.responds]
         if any(sent_qos(group) == 0 for group in sending):
             return None

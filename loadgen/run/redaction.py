@@ -41,10 +41,7 @@ def error_from(header: Mapping[str, Any], where: str = "") -> LoadgenError:
 
 
 def scrub(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with every secret, and the password of every URL in it, replaced.
-
-    Secrets are found as they are, and as a URL, Python and JSON write them.
-    """
+    """Return the text with every secret, in each spelling, and every password of a URL replaced."""
     for secret in secrets:
         forms = {secret, quote(secret, safe=""), repr(secret)[1:-1], ascii(secret)[1:-1]}
         forms |= {form.replace('"', r"\"") for form in forms}

@@ -170,10 +170,7 @@ def run_document(
     command: Sequence[str],
     hosts: Hosts | None = None,
 ) -> RunDocument:
-    """Return the document of a run before it begins; its seconds are counted from now.
-
-    `hosts` have the workers, None for this machine.
-    """
+    """Return the document of a run before it begins; its seconds are counted from now."""
     now = datetime.now(UTC)
     clock = {"monotonic_ns": time.monotonic_ns(), "wall_ns": time.time_ns()}
     case = plan.scenario.case

@@ -40,11 +40,8 @@ _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says o
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
-    """Turn an OSError that is the disk's fault into a DiskError, within the block.
-
-    An exhausted limit of the host becomes a HostLimitError. `path` is the file that is written, ""
-    for several.
-    """
+    """Turn an OSError that is the fault of the disk or of a limit into a DiskError or
+    HostLimitError, within the block."""
     try:
         yield
     except MemoryError:
@@ -205,10 +202,7 @@ def release(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Provide a hidden name to write a file under, and rename it to `path` afterwards.
-
-    Raise DiskError if the disk takes no more.
-    """
+    """Provide a hidden name to write a file under, and rename it to `path`; raise DiskError."""
     hidden = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with disk_errors(path):

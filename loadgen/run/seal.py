@@ -62,20 +62,14 @@ def record_digest(document: Document) -> str:
 
 
 def _result_files(run_dir: Path) -> dict[str, Path]:
-    """Return the files of results that a seal covers, by their path within the directory, sorted.
-
-    Left out are the score card, which can be made again, and hidden files, which are incomplete.
-    """
+    """Return the files that a seal covers by name, without score cards and hidden files."""
     found = [path for pattern in (*_RESULTS, *_LOGS) for path in run_dir.glob(pattern)]
     kept = (path for path in found if not path.name.startswith(".") and path.is_file())
     return dict(sorted((path.relative_to(run_dir).as_posix(), path) for path in kept))
 
 
 def seal(run_dir: Path) -> dict[str, str]:
-    """Seal a run that has ended: write SHA256SUMS and the "digest" of run.json, and return it.
-
-    Raise RunDirectoryError if there is no run.json to seal.
-    """
+    """Write SHA256SUMS and the "digest" of run.json, and return it; raise RunDirectoryError."""
     manifest = run_dir / "run.json"
     try:
         document = orjson.loads(manifest.read_bytes())

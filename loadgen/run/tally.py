@@ -107,10 +107,8 @@ class Tally:
         return course
 
     def p99_us(self, phase: str, series: str, host: int | None = None) -> float | None:
-        """Return the 99th percentile in µs of a series of one host or of all, None if it is empty.
-
-        The series `own_send` is the send delay of publishers that did not wait for the broker.
-        """
+        """Return p99 in µs of a series, or of `own_send`, of one host or of all; None if it is
+        empty."""
         own = series == "own_send"
         of = self.series_of(host)
         held = own_send(of, phase) if own else of.get((phase, series))
@@ -149,10 +147,7 @@ class Tally:
 
 
 def own_send(series: Series, phase: str) -> Interval | None:
-    """Return the send delay of publishers that did not wait for the broker, None without any.
-
-    Its maximum is that of its highest bucket.
-    """
+    """Return the send delay of publishers that did not wait for the broker, None without any."""
     sent, held = (series.get((phase, name)) for name in ("send_delay", "pushed_back"))
     if sent is None or held is None:
         return sent

@@ -68,12 +68,11 @@ class Setting:
     """One line of a profile.
 
     `value` is the required value, read by `rule`: "least" and "most" compare numbers one by one
-    ("-" is any, "max" without bound), "is" names the allowed ones with "
-
-    " between, "covers" is a range, "holds" a list of ports, "stopped" names of processes. `needs`
-    is the field of `Demand` that the host's value must suffice for; `touches` the kind of runs that
-    depend on it; `published` the value of the report; `apply` the part of the script besides name
-    and value. With `absent` "met" a host without such a setting lacks nothing.
+    ("-" is any, "max" without bound), "is" names the allowed ones with "|" between, "covers" is a
+    range, "holds" a list of ports, "stopped" names of processes. `needs` is the field of `Demand`
+    that the host's value must suffice for; `touches` the kind of runs that depend on it;
+    `published` the value of the report; `apply` the part of the script besides name and value.
+    A host without a setting that may be `absent` lacks nothing.
     """
 
     area: Area
@@ -145,11 +144,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The state of the host in one setting.
-
-    `actual` is None if nothing could be read. `effect` is "costs" if the difference affects the
-    planned run, "" without one.
-    """
+    """The state of the host in one setting; `effect` is that of the difference on a planned run."""
 
     setting: Setting
     state: State
@@ -213,10 +208,7 @@ def _ports(text: str) -> set[int]:
 
 
 def _is_met(setting: Setting, actual: str, outgoing: range) -> bool:
-    """Return True if a value meets the profile; raise ValueError if it cannot be read.
-
-    `outgoing` are the ports that outgoing connections can take.
-    """
+    """Return True if a value meets the profile; raise ValueError if it cannot be read."""
     wanted = setting.value
     match setting.rule:
         case "is":
@@ -238,10 +230,7 @@ def _is_met(setting: Setting, actual: str, outgoing: range) -> bool:
 def compare(
     profile: Profile, actual: Mapping[str, str], demand: Demand | None = None
 ) -> tuple[Finding, ...]:
-    """Compare the host with each setting of the profile, for a run if there is a demand.
-
-    `actual` has the settings' keys that could be read.
-    """
+    """Compare the host with each setting of the profile, for a run if there is a demand."""
     words = actual.get(f"sysctl:{_PORT_RANGE}", "").split()
     two = len(words) == 2 and all(map(str.isdigit, words))
     outgoing = range(int(words[0]), int(words[1]) + 1) if two else range(1, 1 << 16)

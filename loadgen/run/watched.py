@@ -107,10 +107,7 @@ async def watched_broker(
 
 
 def stored_messages(directory: Path) -> list[tuple[int, int]]:
-    """Return (CLOCK_MONOTONIC ns, messages in its store) whenever a broker reported that number.
-
-    Of several brokers it is the sum.
-    """
+    """Return (CLOCK_MONOTONIC ns, messages in all stores) whenever a broker reported its number."""
     lines = (directory / BROKER_FILE).read_bytes().splitlines()
     latest: dict[int, int] = {}
     stored = []

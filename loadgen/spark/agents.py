@@ -183,10 +183,7 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 
 
 def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[int]], Iterator[str]]:
-    """Return the task of each partition, which is the agent of that host until it is released.
-
-    It is sent by value, so that a host without this package can report that.
-    """
+    """Return the task of a partition, an agent, by value: its host may lack this package."""
 
     from pyspark import __version__ as spark_version
 

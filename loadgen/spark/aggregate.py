@@ -137,10 +137,8 @@ def _directory(path: str) -> str:
 def _reducer(
     sources: _Sources, batch_rows: int, *, several: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for `mapInArrow`: files, as Spark reads them, to rows of _RESULT.
-
-    If a run may have `several` files, its rows are parts, otherwise they are its views.
-    """
+    """Return a function from files, as Spark reads them, to rows of _RESULT: parts if `several`, or
+    views."""
 
     def reduced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

@@ -216,10 +216,7 @@ def courses_of(
 
 
 def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
-    """Return the table, None if it does not exist.
-
-    Duplicates, of a change that was interrupted, are dropped after the filters that Spark pushes.
-    """
+    """Return the table, None if it does not exist; an interrupted change leaves duplicates."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.pandas.types import from_arrow_schema
 

@@ -41,10 +41,7 @@ def is_url(where: object) -> bool:
 
 
 def open_remote(spark: "SparkSession", urls: Sequence[str], scratch: Path) -> list[RunFiles]:
-    """Return the runs at these URLs, in order; raise RunDirectoryError and CannotRunError.
-
-    Their documents are copied into `scratch`. Their files have no digests yet.
-    """
+    """Return the runs at these URLs, in order; raise RunDirectoryError and CannotRunError."""
     with spark_errors("Spark cannot read the runs"):
         roots = [_qualified(spark, url) for url in urls]
         names = _read_documents(spark, roots, scratch)
@@ -62,10 +59,7 @@ def _qualified(spark: "SparkSession", url: str) -> str:
 
 
 def _read_documents(spark: "SparkSession", roots: Sequence[str], scratch: Path) -> list[list[str]]:
-    """Copy the documents of each run to a directory, and return the names of its interval files.
-
-    Raise RunDirectoryError for a directory that does not exist.
-    """
+    """Copy the documents of each run to a directory, and return the names of its interval files."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as col
 

@@ -19,10 +19,7 @@ from loadgen.sentences import SPARK_TEXT
 
 
 def packed_environment() -> Path:
-    """Return a new .tar.gz of this environment, which is removed at the end of the process.
-
-    Raise MissingProgramError and CannotRunError.
-    """
+    """Return a new .tar.gz of this environment; raise MissingProgramError or CannotRunError."""
     conda = (Path(sys.prefix) / "conda-meta").is_dir()
     if not conda and sys.prefix == sys.base_prefix:
         raise MissingProgramError(SPARK_TEXT.NO_ENVIRONMENT(python=sys.executable))

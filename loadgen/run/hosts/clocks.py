@@ -47,10 +47,7 @@ class ClockEstimate:
     round_trip_ns: int
 
     def least_error_ns(self, before: "ClockEstimate") -> int:
-        """Return the least error of the previous offset; not positive if it can be right.
-
-        It exceeds the bound of that offset if a clock jumped.
-        """
+        """Return the least error of the previous offset, above its bound if a clock jumped."""
         return abs(self.offset_ns - before.offset_ns) - self.bound_ns
 
 

@@ -55,10 +55,7 @@ class Forkserver:
 
 @contextmanager
 def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]:
-    """Run a forkserver with the kernels of a behaviour during the block.
-
-    `entry` names the function that a worker runs, None for WORKER_ENTRY.
-    """
+    """Run a forkserver with the kernels of a behaviour, and workers that run `entry`."""
     source = str(Path(loadgen.__file__).resolve().parent.parent)
     paths = dict.fromkeys([source, *filter(None, sys.path)])
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
@@ -138,10 +135,7 @@ class _Channel(asyncio.Protocol):
 
 
 class LocalHost:
-    """Workers on this machine, forked by `server`, which has made none yet.
-
-    Rows are those of the run's plan. A pool uses a `RemoteHost` in the same way.
-    """
+    """Workers on this machine, forked by `server`; a pool uses a `RemoteHost` in the same way."""
 
     clock_bound_ns = 0
     name = ""

@@ -41,10 +41,7 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a request, named by its class: a remark, or an error (errors.as_header).
-
-    The remark of StartWorkers is the load of other programs.
-    """
+    """The result of a request, named by its class: a remark, or an error (errors.as_header)."""
 
     request: str
     remark: str = ""

@@ -196,10 +196,7 @@ class RemoteHost:
         return CannotRunError(RUN_TEXT.HOST_GONE(host=self.name, why=self.lost))
 
     async def ask(self, request: messages.Request, within_s: float) -> str:
-        """Send a request and return the remark of its answer.
-
-        Raise the error in the answer, or CannotRunError without an answer.
-        """
+        """Send a request; return the remark of its answer, raise its error or CannotRunError."""
         if self.lost:
             raise self._gone()
         future: asyncio.Future[messages.Answer] = asyncio.get_running_loop().create_future()

@@ -1,7 +1,4 @@
-"""The workers of runs, on one host or on many: commands, answers, and losses.
-
-A row is the number of a worker, wherever it runs.
-"""
+"""The workers of runs, on one host or on many: commands, answers, and losses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -115,10 +112,7 @@ class WorkerPool:
             host.send([row for row in host.rows if row in left], header)
 
     async def ask(self, worker: int, op: str, /, **fields: Any) -> Header:
-        """Send a command and wait for its answer.
-
-        Raise WorkerLostError if the worker ends first, or the error that it answers with.
-        """
+        """Send a command; return its answer, raise its error or WorkerLostError."""
         if worker in self.stopped or worker not in self.alive:
             raise WorkerLostError(RUN_TEXT.WORKER_LOST(worker=worker, detail="is gone"))
         waiting = self._waiting[worker]

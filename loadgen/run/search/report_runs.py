@@ -89,10 +89,7 @@ def request_digest(
 
 
 def begun_plan(directory: Path, digest: str) -> dict[str, Any] | None:
-    """Return the plan of an earlier start, None in a new directory.
-
-    Raise RunDirectoryError if the directory holds another report, or something else.
-    """
+    """Return the plan of an earlier start, None in a new directory; raise RunDirectoryError."""
     return report_journal(directory).begun(digest, RUN_TEXT.OTHER_REPORT)
 
 

@@ -120,10 +120,7 @@ class SweepState:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """A sweep that ended, or was interrupted and can be continued.
-
-    `measured` has the results of the points, in the order of the grid.
-    """
+    """A sweep that ended or was interrupted; `measured` is in the order of the grid."""
 
     directory: Path
     points: tuple[SweepPoint, ...]
@@ -358,10 +355,8 @@ def _begin(
     journal: Journal[PointResult],
     command: Sequence[str],
 ) -> dict[tuple[str, int], PointResult]:
-    """Return the earlier results by key and repetition, and write the grid.
-
-    A grid that lacks some of them is refused, because its table would replace theirs.
-    """
+    """Write the grid; return the earlier results, none of which it may lack, by key and
+    repetition."""
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
