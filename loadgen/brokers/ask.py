@@ -216,19 +216,19 @@ class BrokerConnection:
         # Yield to the loop, so that a flooding peer cannot starve timeouts.
         await asyncio.sleep(0)
         while True:
-            received = bytes(self._received)
+            received = self._received
             if self.version == MQTT_5 and received[:2] == b"\x20\x02":
                 # A broker without MQTT 5 may answer with the CONNACK of 3.1.1.
                 self.version = MQTT_3_1_1
             decoded = decode(received, 0, len(received), self.version, self.packet_limit_bytes)
             if decoded is not None:
                 packet, end = decoded
-                del self._received[:end]
+                del received[:end]
                 return packet
             data = await (self._read() if self._framing is None else self._unframed(self._framing))
             if not data:
                 raise ConnectionResetError("the broker closed the connection")
-            self._received += data
+            received += data
 
     async def _upgrade(self) -> None:
         """Open a WebSocket; raise BrokerRefusedError with the server's reason."""

@@ -42,6 +42,7 @@ ANSWER_S: Final = 5.0
 RETURN_S: Final = 2.0
 _AGAIN_S: Final = 0.25  # then it is sent again: nodes of a cluster need time to connect
 _SETTLE_S: Final = 0.05  # for a copy too many
+_STREAM_S: Final = 60.0  # the longest stream of retained messages that prolongs a wait
 _SESSION_S: Final = 3600  # the Session Expiry Interval that devices ask for
 _TOPIC_CHARACTERS: Final = 80
 _SUBSCRIBE_ID: Final = 65_535
@@ -80,27 +81,39 @@ class PoolClient:
             self.connection.send(packet)
 
     def subscribe(
-        self, filters: Sequence[str], qos: int, properties: Properties = NO_PROPERTIES
+        self,
+        filters: Sequence[str],
+        qos: int,
+        properties: Properties = NO_PROPERTIES,
+        *,
+        retained: bool = False,
     ) -> None:
-        subscriptions = tuple(packets.Subscription(topic, qos) for topic in filters)
+        """Subscribe, in MQTT 5 without retained messages unless they are needed."""
+        handling = 2 if self.connection.version == MQTT_5 and not retained else 0
+        subscriptions = tuple(
+            packets.Subscription(topic, qos, retain_handling=handling) for topic in filters
+        )
         self.suback = None
         self.connection.send(packets.Subscribe(_SUBSCRIBE_ID, subscriptions, properties))
 
-    async def listen(self, notify: Callable[[], None]) -> None:
+    async def listen(self, notify: Callable[[packets.Packet | None], None]) -> None:
         try:
             while True:
-                self._take(await self.connection.receive())
-                notify()
+                packet = await self.connection.receive()
+                self._take(packet)
+                notify(packet)
         except (OSError, RemoteProtocolError) as error:
             number = error.errno if isinstance(error, OSError) else None
             self.ended = self.ended or (os.strerror(number).lower() if number else str(error))
-            notify()
+            notify(None)
 
     def _take(self, packet: packets.Packet) -> None:
         send = self.connection.send
         match packet:
-            case packets.Publish(qos=qos):
-                self.inbox.append(packet)
+            case packets.Publish(qos=qos, topic_name=topic):
+                # A broker can have a million retained messages of others.
+                if not packet.retain or packet.payload.startswith(ASKED) or topic.startswith("$"):
+                    self.inbox.append(packet)
                 if qos:
                     send((packets.PubAck if qos == 1 else packets.PubRec)(packet.packet_id))
             case packets.PubRel():
@@ -130,8 +143,8 @@ class PoolClient:
 class ClientPool:
     """Clients for the length of a block, and a way to wait for what they receive.
 
-    Its waits also end once nothing was received for `quiet_s`. `spoken` is that of `ask`; it is
-    True once a client was accepted.
+    A wait ends once nothing was received for `quiet_s`, and its time is without that in which
+    retained messages stream in. `spoken` is that of `ask`; it is True once a client was accepted.
     """
 
     tls_context: ssl.SSLContext | None = None
@@ -139,6 +152,7 @@ class ClientPool:
     quiet_s: float = math.inf
     spoken: bool = False
     _received_s: float = field(default_factory=time.monotonic)
+    _retained_s: float = 0.0  # when the last retained message came
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
@@ -156,15 +170,14 @@ class ClientPool:
         self._stack.push_async_callback(client.leave)
         listening = asyncio.ensure_future(client.listen(self._notify))
         self._stack.push_async_callback(ended, (listening,))
-        self._notify()
+        self._notify(None)
         return client
 
     async def until(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `done`, which is called after each packet, and return its result."""
-        end_s = time.monotonic() + timeout_s
+        begun_s = time.monotonic()
         while not done():
-            left_s = min(end_s, self._received_s + self.quiet_s) - time.monotonic()
-            if left_s <= 0:
+            if (left_s := self.left_s(begun_s, timeout_s)) <= 0:
                 return False
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
@@ -185,12 +198,15 @@ class ClientPool:
         await self.until(lambda: bool(client.suback or client.ended), timeout_s)
         return client.suback is not None and client.suback.reason_codes == (qos,) * len(filters)
 
-    @property
-    def is_quiet(self) -> bool:
-        return time.monotonic() >= self._received_s + self.quiet_s
+    def left_s(self, begun_s: float, timeout_s: float) -> float:
+        """Return the time left of a wait that began then."""
+        end_s = begun_s + min(max(self._retained_s - begun_s, 0.0), _STREAM_S) + timeout_s
+        return min(end_s, self._received_s + self.quiet_s) - time.monotonic()
 
-    def _notify(self) -> None:
+    def _notify(self, packet: packets.Packet | None) -> None:
         self._received_s = time.monotonic()
+        if isinstance(packet, packets.Publish) and packet.retain:
+            self._retained_s = self._received_s
         self._changed.set()
 
 
@@ -216,7 +232,8 @@ async def version_of(
             for name, value in client.connack.properties.user_property:
                 if "version" in name.lower() and value.strip():
                     return shown_version(value)
-            await pool.subscribed(client, _VERSION_TOPICS, 0, _VERSION_S)
+            client.subscribe(_VERSION_TOPICS, 0, retained=True)
+            await pool.until(lambda: bool(client.suback or client.ended), _VERSION_S)
             # Retained messages come at once, or never.
             await pool.until(is_named, _RETAINED_S)
     return " ".join(levels[name] for name in ("sysdescr", "version") if name in levels) or UNKNOWN
@@ -512,10 +529,10 @@ async def _exchange(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
     def missing() -> list[_Expected]:
         return [delivery for delivery in expected if not delivery.arrived]
 
-    end_s = time.monotonic() + wanted.return_s
+    begun_s = time.monotonic()
     for sending in sent:
         sending.send(next(numbers))
-    while missing() and not faults() and not pool.is_quiet and time.monotonic() < end_s:
+    while missing() and not faults() and pool.left_s(begun_s, wanted.return_s) > 0:
         if not await pool.until(lambda: bool(faults()) or not missing(), _AGAIN_S):
             for sending in {delivery.sent for delivery in missing()}:
                 sending.send(next(numbers))
@@ -554,7 +571,7 @@ async def _retained(wanted: Wanted, pool: ClientPool, players: Sequence[_Player]
         if publication.retain and not wanted.roles[delivery.receivers[0]].shares
     ]
     for player, _ in retained:
-        player.client.subscribe(player.role.filters, player.role.qos)
+        player.client.subscribe(player.role.filters, player.role.qos, retained=True)
 
     def came(player: _Player, topic: str) -> bool:
         return any(one.retain and one.topic_name == topic for one in player.client.inbox)
