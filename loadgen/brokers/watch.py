@@ -59,12 +59,8 @@ def require_process(pid: int) -> int:
 class ProcessLoad:
     """Reader of the processor time and memory of processes and of their children."""
 
-    def __init__(
-        self, pids: Callable[[], Iterable[int]], look_interval_s: float = _INTERVAL_S
-    ) -> None:
-        """Make a reader that looks for new processes every `look_interval_s`."""
+    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
         self._pids = pids
-        self._look_interval_s = look_interval_s
         self._processes: frozenset[HostProcess] = frozenset()
         self._pids_read: tuple[int, ...] = ()
         self._looked_ns = 0
@@ -75,7 +71,7 @@ class ProcessLoad:
         """Return the `process` of a record, None if all processes have ended."""
         # Looking through the process table costs more than reading clocks.
         pids, now_ns = tuple(self._pids()), time.monotonic_ns()
-        if pids != self._pids_read or now_ns - self._looked_ns > self._look_interval_s * 1e9:
+        if pids != self._pids_read or now_ns - self._looked_ns > _INTERVAL_S * 1e9:
             self._processes = frozenset(with_descendants(pids))
             self._pids_read, self._looked_ns = pids, now_ns
         resident_bytes = processes = 0
@@ -117,13 +113,11 @@ async def watching(
     record: Recorder,
     *,
     tls_context: ssl.SSLContext | None = None,
-    interval_s: float | None = None,
 ) -> AsyncIterator[None]:
     """Record the broker's load and counts for the length of the block.
 
     `endpoints` has one of each broker, or is empty for no $SYS. A broker without $SYS or without a
-    connection is not an error: the watcher tries again every two seconds, and records the first
-    error. `interval_s` is the time between two readings of the processes.
+    connection is not an error: the watcher tries again, and records the first error.
     """
     load = ProcessLoad(pids)
 
@@ -136,8 +130,7 @@ async def watching(
     async def sample() -> None:
         for place in itertools.count():
             record_load()
-            close_s = _CLOSE_INTERVAL_S if place < _CLOSE_SAMPLES else _INTERVAL_S
-            await asyncio.sleep(close_s if interval_s is None else interval_s)
+            await asyncio.sleep(_CLOSE_INTERVAL_S if place < _CLOSE_SAMPLES else _INTERVAL_S)
 
     watches = [_subscribe(*numbered, record, tls_context) for numbered in enumerate(endpoints)]
     tasks = [asyncio.ensure_future(watch) for watch in (sample(), *watches)]

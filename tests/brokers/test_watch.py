@@ -76,10 +76,11 @@ def test_processor_time_is_counted_finer_than_in_ticks() -> None:
     assert before["cpu_ns"] % 10_000_000 or after["cpu_ns"] % 10_000_000
 
 
-def test_what_an_ended_process_used_is_kept() -> None:
+def test_what_an_ended_process_used_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_INTERVAL_S", 0)
     burn = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True); input()"
     pids: list[int] = []
-    load = watch.ProcessLoad(lambda: pids, look_interval_s=0)
+    load = watch.ProcessLoad(lambda: pids)
     for _ in range(2):
         with subprocess.Popen(
             [sys.executable, "-c", burn], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -108,9 +109,7 @@ async def test_a_brokers_counts_and_load_are_recorded() -> None:
     async with run_mosquitto(settings) as broker:
         (endpoint,) = broker.endpoints
         assert listening_pids(endpoint.port) == (broker.pid,)
-        async with watch.watching(
-            [endpoint], lambda: (broker.pid,), records.append, interval_s=0.1
-        ):
+        async with watch.watching([endpoint], lambda: (broker.pid,), records.append):
             await until(lambda: any(r.get("count") == "publish_received" for r in records))
             before = last(records, "publish_received")
             async with aiomqtt.Client(endpoint.host, endpoint.port) as client:
