@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 PROC: Final = Path("/proc")
-_STATE, _PARENT, _START = 0, 1, 19
+_STATE, _PARENT, _START, _TIMES = 0, 1, 19, slice(11, 15)
 """Columns of /proc/PID/stat after the name."""
 _LOCAL_ADDRESS: Final = re.compile(r"\|-- ([\d.]+)\n\s+/32 host LOCAL")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -24,6 +24,7 @@ class HostProcess:
     start: int
     parent: int = field(compare=False)
     is_zombie: bool = field(compare=False)
+    ticks: int = field(compare=False)  # of processor time, with its ended children
 
     def resident_bytes(self) -> int:
         """Return the memory in use; raise OSError if the process has ended."""
@@ -59,7 +60,8 @@ def _read(pid: int) -> HostProcess | None:
         words = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return HostProcess(pid, int(words[_START]), int(words[_PARENT]), words[_STATE] == b"Z")
+    parent, ticks = int(words[_PARENT]), sum(map(int, words[_TIMES]))
+    return HostProcess(pid, int(words[_START]), parent, words[_STATE] == b"Z", ticks)
 
 
 def process_table() -> dict[int, HostProcess]:

@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
+from loadgen.brokers import this_host
 from loadgen.errors import HostLimitError
 from loadgen.sentences import RUN_TEXT
 
-PROC = Path("/proc")
 _IDLE_COLUMNS = (3, 4)
 _STEAL_COLUMN = 7
-_TIMES = slice(11, 15)
-"""Columns of /proc/PID/stat after the name: times of the process and of its ended children."""
 SHORTEST_S = 0.2
 """A shorter time has too few ticks."""
 BUSY_SHARE = 0.15
@@ -55,15 +52,14 @@ class HostLoad:
 
 
 class LoadWatch:
-    def __init__(self, proc: Path = PROC, *, is_first: bool = True) -> None:
-        self._proc = proc
-        self._pressure = cpu_pressure(proc) if is_first else None
+    def __init__(self, *, is_first: bool = True) -> None:
+        self._pressure = cpu_pressure() if is_first else None
         self._began_s = time.monotonic()
-        self._before = _ticks(proc)
+        self._before = _ticks()
 
     def load(self) -> HostLoad | None:
         """Return the load since then, None after too short a time or without /proc."""
-        now = _ticks(self._proc)
+        now = _ticks()
         if self._before is None or now is None or time.monotonic() - self._began_s < SHORTEST_S:
             return None
         total, busy, steal, ours, waited_ns = (
@@ -77,16 +73,16 @@ class LoadWatch:
         return HostLoad(share, steal / total, self._pressure, waiting)
 
 
-def cpu_pressure(proc: Path = PROC) -> float | None:
+def cpu_pressure() -> float | None:
     """Return the share of the last ten seconds in which a task waited for a processor."""
     try:
-        fields = (proc / "pressure" / "cpu").read_text("utf-8").split()
+        fields = (this_host.PROC / "pressure" / "cpu").read_text("utf-8").split()
         return float(fields[1].removeprefix("avg10=")) / 100
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _ticks(proc: Path) -> tuple[int, int, int, int, int] | None:
+def _ticks() -> tuple[int, int, int, int, int] | None:
     """Return the ticks of all processors, those in use, those stolen, and ours of those in use.
 
     The last number is the time in ns that tasks of others waited in run queues, 0 if unknown.
@@ -94,45 +90,35 @@ def _ticks(proc: Path) -> tuple[int, int, int, int, int] | None:
     try:
         times = [
             int(value)
-            for value in (proc / "stat").read_text("utf-8").split("\n", 1)[0].split()[1:9]
+            for value in (this_host.PROC / "stat").read_text("utf-8").split("\n", 1)[0].split()[1:9]
         ]
         idle, steal = sum(times[column] for column in _IDLE_COLUMNS), times[_STEAL_COLUMN]
     except (OSError, ValueError, IndexError):
         return None
-    children: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
-    for path in proc.glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            fields = path.read_text("utf-8", "replace").rpartition(")")[2].split()
-            pid = int(path.parent.name)
-            children.setdefault(int(fields[1]), []).append(pid)
-            ticks[pid] = sum(map(int, fields[_TIMES]))
-    ours = [os.getpid()]
-    for pid in ours:
-        ours += children.get(pid, ())
-    our_ticks = sum(ticks.get(pid, 0) for pid in ours)
-    return sum(times), sum(times) - idle, steal, our_ticks, _waited_ns(proc, ours)
+    ours = this_host.with_descendants([os.getpid()])
+    our_ticks, waited_ns = sum(process.ticks for process in ours), _waited_ns(ours)
+    return sum(times), sum(times) - idle, steal, our_ticks, waited_ns
 
 
-def _waited_ns(proc: Path, ours: Iterable[int]) -> int:
+def _waited_ns(ours: Iterable[this_host.HostProcess]) -> int:
     """Return the run-queue delay of all tasks without those of our processes, 0 if unknown."""
     try:
-        lines = (proc / "schedstat").read_text("utf-8").splitlines()
+        lines = (this_host.PROC / "schedstat").read_text("utf-8").splitlines()
         waited_ns = sum(int(line.split()[8]) for line in lines if line.startswith("cpu"))
     except (OSError, ValueError, IndexError):
         return 0
-    for pid in ours:
-        for path in proc.glob(f"{pid}/task/*/schedstat"):
+    for process in ours:
+        for path in this_host.PROC.glob(f"{process.pid}/task/*/schedstat"):
             with suppress(OSError):  # it has ended
                 waited_ns -= int(path.read_text("utf-8").split()[1])
     return waited_ns
 
 
-async def quiet_host(limit_s: float, show: Callable[[HostLoad], None], proc: Path = PROC) -> None:
+async def quiet_host(limit_s: float, show: Callable[[HostLoad], None]) -> None:
     """Wait until this host is quiet; raise HostLimitError if it is not within `limit_s`."""
     end_s = time.monotonic() + limit_s
     while True:
-        watch = LoadWatch(proc)
+        watch = LoadWatch()
         await asyncio.sleep(min(LOOK_S, limit_s))
         load = watch.load()
         if load is None or not load.is_busy:

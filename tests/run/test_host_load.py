@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from loadgen.brokers import this_host
 from loadgen.errors import HostLimitError
 from loadgen.run import host_load
 from loadgen.run.host_load import HostLoad, LoadWatch, quiet_host
@@ -31,19 +32,20 @@ def write(
     for pid, parent in parents.items():
         (proc / str(pid) / "task" / "1").mkdir(parents=True, exist_ok=True)
         (proc / str(pid) / "task" / "1" / "schedstat").write_text(f"5 {waited_ns // 4} 1\n")
-        fields = f"({pid} ä ) b) S {parent} 0 0 0 0 0 0 0 0 0 {own} 0 0 0 20"
+        fields = f"({pid} ä ) b) S {parent} 0 0 0 0 0 0 0 0 0 {own} 0 0 0 20 0 0 0 1"
         (proc / str(pid) / "stat").write_text(f"{pid} {fields}\n", "latin-1")
 
 
 @pytest.fixture(autouse=True)
-def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def fabricated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_host, "PROC", tmp_path)
     monkeypatch.setattr(host_load, "SHORTEST_S", 0.0)
     monkeypatch.setattr(host_load, "LOOK_S", 0.01)
 
 
 def test_what_others_used_is_the_load(tmp_path: Path) -> None:
     write(tmp_path, 1000, 1000, 0, 0)
-    watch = LoadWatch(tmp_path)
+    watch = LoadWatch()
     # Of 200 ticks 100 were in use, 3 x 20 by this process with its descendants, 4 stolen.
     # In a minute of run-queue delay 15 s were of others.
     write(tmp_path, 1096, 1100, 4, 20, waited_ns=60 * 10**9)
@@ -51,9 +53,10 @@ def test_what_others_used_is_the_load(tmp_path: Path) -> None:
     assert load is not None and load.waiting is not None and load.waiting > 10
     assert (load.share, load.steal, load.pressure) == (0.2, 0.02, 0.125)
     (tmp_path / "schedstat").unlink()
-    assert LoadWatch(tmp_path).load() is None  # the kernel need not have it, and no tick passed
-    assert LoadWatch(tmp_path, is_first=False).load() is None  # no tick has passed
-    assert LoadWatch(tmp_path / "none").load() is None
+    assert LoadWatch().load() is None  # the kernel need not have it, and no tick passed
+    assert LoadWatch(is_first=False).load() is None  # no tick has passed
+    (tmp_path / "stat").unlink()
+    assert LoadWatch().load() is None
 
 
 @pytest.mark.parametrize(
@@ -80,15 +83,15 @@ async def test_a_quiet_host_is_waited_for(tmp_path: Path, monkeypatch: pytest.Mo
         write(tmp_path, 1000, 1000, 0, 0, avg10="0.00")
 
     write(tmp_path, 1000, 1000, 0, 0)
-    await quiet_host(5.0, end_others, tmp_path)
+    await quiet_host(5.0, end_others)
     assert not shown, "no tick has passed: the load is unknown"
 
-    monkeypatch.setattr(host_load, "cpu_pressure", lambda _: None)
+    monkeypatch.setattr(host_load, "cpu_pressure", lambda: None)
     busy = [(0, 0, 0, 0, 0), (100, 100, 0, 0, 0)]
     ticks = Mock(side_effect=[*busy, *busy, busy[0], (100, 10, 0, 0, 0)])
     monkeypatch.setattr(host_load, "_ticks", ticks)
-    await quiet_host(5.0, end_others, tmp_path)
+    await quiet_host(5.0, end_others)
     assert len(shown) == 2
     monkeypatch.setattr(host_load, "_ticks", Mock(side_effect=busy * 9))
     with refused("NOT_QUIET", HostLimitError):
-        await quiet_host(0.02, end_others, tmp_path)
+        await quiet_host(0.02, end_others)
