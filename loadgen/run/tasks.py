@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -23,16 +23,6 @@ async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     except BaseExceptionGroup as errors:
         # The first error; the others followed from it.
         raise errors.exceptions[0] from None
-
-
-async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return the results of work that is done at the same time; the first error ends all of it."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def every(seconds: float, work: Callable[[], None]) -> None:

@@ -21,6 +21,7 @@ from weakref import WeakSet
 
 import numpy as np
 
+from loadgen.brokers.ask import together
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
@@ -31,7 +32,7 @@ from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, tls_of
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent
 from loadgen.run.redaction import error_from, printable
-from loadgen.run.tasks import background, together
+from loadgen.run.tasks import background
 from loadgen.sentences import RUN_TEXT, Text, listed
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
@@ -237,19 +238,17 @@ class Hosts:
     async def check(self, scenario: Scenario) -> None:
         """Check each host for a scenario; raise the first error."""
         request = messages.CheckScenario(scenario.plain())
-        await together(agent.ask(request, _ANSWER_S) for agent in self.agents)
+        await together(*(agent.ask(request, _ANSWER_S) for agent in self.agents))
 
     async def reach(self, plan: Plan) -> None:
         """Try source addresses and the broker from each host; raise the first error."""
         targets = [(target.host, target.port) for target in plan.targets]
         used = {(one.host, one.source_address) for one in plan.workers if one.source_address}
-        await together(
-            agent.ask(
-                messages.ReachBroker(targets, sorted(one for at, one in used if at == number)),
-                _ANSWER_S,
-            )
-            for number, agent in enumerate(self.agents)
+        sources = (
+            sorted(one for at, one in used if at == number) for number in range(len(self.agents))
         )
+        requests = (messages.ReachBroker(targets, each) for each in sources)
+        await together(*(a.ask(r, _ANSWER_S) for a, r in zip(self.agents, requests, strict=True)))
 
     def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
         rows: list[list[int]] = [[] for _ in self.agents]

@@ -6,6 +6,7 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from loadgen.brokers.ask import together
 from loadgen.errors import CannotRunError
 from loadgen.plan.groups import MESSAGING
 from loadgen.run.host_watch import HostSample
@@ -13,7 +14,6 @@ from loadgen.run.hosts import messages
 from loadgen.run.hosts.load_host import Forkserver, Header, LocalHost, forkserver
 from loadgen.run.hosts.remote_host import RemoteHost
 from loadgen.run.redaction import error_from
-from loadgen.run.tasks import together
 from loadgen.sentences import RUN_TEXT
 from loadgen.worker.shared_counts import SharedPage
 
@@ -148,7 +148,7 @@ class WorkerPool:
             async with free:
                 return await self.ask(worker, op, **fields, **own[worker])
 
-        return await together(map(ask_in_turn, self._pids))
+        return await together(*map(ask_in_turn, self._pids))
 
     async def ask_left(self, op: str, timeout_s: float) -> dict[int, Header]:
         """Send a command to the workers that are left; one without an answer in time is lost."""
@@ -214,7 +214,7 @@ async def start_workers(
         pool = WorkerPool(hosts, on_frame, on_compiled)
         grace_s = 0.5
         try:
-            await together(host.start(pool._on_event) for host in hosts)
+            await together(*(host.start(pool._on_event) for host in hosts))
             yield pool
             grace_s = pool.close_grace_s
         finally:
