@@ -14,16 +14,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Self, TypeVar
+from typing import IO, Final, Self, TypeVar
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.ports import free_port
 from loadgen.errors import CannotRunError
+from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
 from loadgen.sentences import BROKER_TEXT, listed
-
-if TYPE_CHECKING:
-    from loadgen.plan.accounts import Account
 
 UNKNOWN: Final = "unknown"
 """The version of a broker that does not state it."""
@@ -201,7 +199,7 @@ class ProgramSettings:
     save_each: bool = False
     certificate: Path | None = None
     key: Path | None = None
-    accounts: "tuple[Account, ...]" = field(default=(), repr=False)
+    accounts: tuple[Account, ...] = field(default=(), repr=False)
     persistence: bool = False
     memory_limit_bytes: int | None = None
     more_lines: tuple[str, ...] = ()

@@ -9,20 +9,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.front import Route, routes_of, serve_bridge
+from loadgen.brokers.ports import open_socket
 from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.start import serve
 from loadgen.errors import BrokerUnreachableError, ScenarioError
+from loadgen.plan.accounts import Account, Login, accounts
 from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Bridge, Plan
 from loadgen.run.environment import host_of
 from loadgen.sentences import RUN_TEXT
-
-if TYPE_CHECKING:
-    from loadgen.brokers.front import Route
-    from loadgen.plan.accounts import Account
+from loadgen.worker.logins import listed_clients
 
 _NAME_S = 5.0
 _ADDRESS_S = 2.0
@@ -42,7 +43,6 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
     """Provide the brokers of a plan, started unless URLs name them; of a bridge, the front
     first."""
     wanted, bridge = plan.brokers, plan.brokers.bridge
-    # Starting brokers needs the MQTT stack; a module that only reads run directories does not.
     if bridge is not None and bridge.urls:
         parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
         endpoints = tuple(endpoint for endpoint in parsed if isinstance(endpoint, Endpoint))
@@ -52,14 +52,10 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         return
     started: AbstractAsyncContextManager[ServedBroker]
     if bridge is not None:
-        from loadgen.brokers.front import serve_bridge
-
         started = serve_bridge(
             routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
         )
     else:
-        from loadgen.brokers.start import serve
-
         storing = wanted.storage != "none" and wanted.private
         started = serve(
             wanted.names,
@@ -73,13 +69,10 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         yield served
 
 
-def accounts_of(plan: Plan) -> "tuple[Account, ...]":
+def accounts_of(plan: Plan) -> tuple[Account, ...]:
     """Return the users of a private broker with access control; () without it."""
     if not plan.scenario.access_control:
         return ()
-    from loadgen.plan.accounts import Login, accounts
-    from loadgen.worker.logins import listed_clients
-
     listed: defaultdict[str, list[Login]] = defaultdict(list)
     for name, clients in listed_clients(plan).items():
         for _, user, password in clients:
@@ -96,9 +89,7 @@ def trusting(plan: Plan, authority: Path | None) -> Plan:
     return replace(plan, tls=replace(plan.tls, ca_file=str(authority)))
 
 
-def routes(bridge: Bridge) -> "tuple[Route, ...]":
-    from loadgen.brokers.front import routes_of
-
+def routes(bridge: Bridge) -> tuple[Route, ...]:
     return routes_of(bridge.backends, bridge.topics, bridge.front_root, bridge.backend_root)
 
 
@@ -138,8 +129,6 @@ async def _target(endpoint: Endpoint) -> Target:
             ) from None
         host = str(addresses[0][4][0])
         if len(addresses) > 1:
-            from loadgen.brokers.ports import open_socket
-
             # Such as localhost, where a broker may listen at one address of the two.
             with suppress(OSError):
                 async with asyncio.timeout(_ADDRESS_S):

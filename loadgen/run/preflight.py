@@ -4,13 +4,17 @@ import ipaddress
 import json
 import os
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from loadgen.brokers.ask import together
 from loadgen.brokers.endpoints import parse_broker
+from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
 from loadgen.brokers.process import UNKNOWN, ServedBroker
+from loadgen.brokers.rehearsal import Wanted, folded, rehearse, version_of
 from loadgen.brokers.watch import require_process
 from loadgen.cases.registry import case_of, resolve, vary
 from loadgen.errors import BrokerRefusedError, ScenarioError
@@ -37,11 +41,6 @@ from loadgen.run.secrets import with_secrets
 from loadgen.sentences import BROKER_TEXT, PLAN_TEXT, RUN_TEXT
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, listed_clients
-
-if TYPE_CHECKING:
-    import ssl
-
-    from loadgen.brokers.rehearsal import Wanted
 
 _USE_MOSQUITTO = "install Mosquitto (apt install mosquitto)"
 FILES_CHECKED = 10_000
@@ -92,8 +91,6 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
     # Of the brokers that are started here only NATS lacks features that a case may need. The
     # reflector keeps no sessions, which matters only if devices return; the ledger shows it then.
     if not broker.started_by_us or broker.name == "nats":
-        from loadgen.brokers.ask import together
-        from loadgen.brokers.rehearsal import folded, rehearse, version_of
 
         async def version() -> str:
             if broker.started_by_us:
@@ -111,8 +108,6 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
         broker = replace(broker, version=stated, remarks=tuple(remarks))
     bridge = plan.brokers.bridge
     if bridge is not None:
-        from loadgen.brokers.front import FORWARD_TIMEOUT_S, require_forwarding
-
         fronts = len(plan.brokers.names)
         await require_forwarding(
             broker.endpoints[:fronts],
@@ -136,7 +131,7 @@ def downgraded(plan: Plan, error: BrokerRefusedError) -> Plan | None:
         return None  # a case that needs MQTT 5
 
 
-def tls_context(plan: Plan) -> "ssl.SSLContext | None":
+def tls_context(plan: Plan) -> ssl.SSLContext | None:
     """Return the TLS of the coordinator's own connections, with the first device's certificate."""
     return tls.tls_context(plan.tls) if plan.encrypted else None
 
@@ -300,10 +295,8 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
     return read_description(text)
 
 
-def wanted(plan: Plan, broker: ServedBroker) -> "Wanted":
+def wanted(plan: Plan, broker: ServedBroker) -> Wanted:
     """Return the questions to the broker: the plan's devices in small, with their own logins."""
-    from loadgen.brokers.rehearsal import Wanted
-
     listed = listed_clients(plan)
     roles = case_of(plan.scenario.case).roles(plan)
     needs, brokers = plan.needs, plan.brokers

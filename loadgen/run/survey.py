@@ -8,9 +8,12 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from loadgen.brokers.ask import Greeting, greet
+from loadgen.brokers.features import QUIET_S, TRIAL_S, Feature, features_of
 from loadgen.brokers.process import UNKNOWN, ServedBroker
+from loadgen.brokers.rehearsal import rehearse, version_of
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.errors import CannotRunError, ScenarioError
@@ -19,10 +22,6 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_host, wanted
 from loadgen.run.secrets import take_secrets, with_login, with_secrets
-
-if TYPE_CHECKING:
-    from loadgen.brokers.ask import Greeting
-    from loadgen.brokers.features import Feature
 
 _REACH_S: Final = 5.0
 _ANSWERS: Final = 4
@@ -45,9 +44,9 @@ class CaseAnswer:
 class Survey:
     """The results for a broker: features and cases by their names in JSON."""
 
-    greeting: "Greeting"
+    greeting: Greeting
     version: str
-    features: "Mapping[str, Feature]"
+    features: Mapping[str, Feature]
     cases: Mapping[str, CaseAnswer]
 
 
@@ -57,10 +56,6 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     `fields` are fields of a scenario that say how to connect. Raise the errors of `ask`, and
     ScenarioError for fields that do not fit together.
     """
-    from loadgen.brokers.ask import greet
-    from loadgen.brokers.features import QUIET_S, features_of
-    from loadgen.brokers.rehearsal import version_of
-
     first = next(iter(CASES.values()))
     take_secrets(_scenario(first, fields).plain())
     if broker.started_by_us:
@@ -95,13 +90,10 @@ async def _answer(
     case: Case[Any],
     fields: Mapping[str, Any],
     broker: ServedBroker,
-    greeting: "Greeting",
+    greeting: Greeting,
     quiet_s: float,
 ) -> CaseAnswer:
     """Check a case at its defaults, if possible in a version that the broker speaks."""
-    from loadgen.brokers.features import TRIAL_S
-    from loadgen.brokers.rehearsal import rehearse
-
     mqtt = None
     try:
         scenario = _scenario(case, fields)

@@ -12,7 +12,9 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.broker_counters import counters_of, page_of
+from loadgen.brokers.ports import is_local, listening_pids
 from loadgen.brokers.process import ServedBroker
+from loadgen.brokers.watch import require_process, watching
 from loadgen.errors import CannotRunError, DiskError
 from loadgen.plan.plan import Plan
 from loadgen.run.power_log import output_of
@@ -46,9 +48,6 @@ async def watched_broker(
     not requested from a bridge, which counts a message twice, and not from several endpoints of
     others, which may be one broker. Raise UsageError for a `broker_pid` without a process.
     """
-    from loadgen.brokers.ports import is_local, listening_pids
-    from loadgen.brokers.watch import require_process, watching
-
     endpoints = [one.endpoints[0] for one in broker.brokers] or broker.endpoints
     named: tuple[int, ...] = ()
     if plan.scenario.broker_pid is not None:

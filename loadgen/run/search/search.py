@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from loadgen.brokers.ask import greet
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, resolve, vary
@@ -383,8 +384,6 @@ async def _silent_broker(scenario: Scenario) -> str:
 
 
 async def _answers(endpoint: Endpoint, plan: Plan) -> bool:
-    from loadgen.brokers.ask import greet
-
     try:
         # The plan of a scenario has no addresses yet: the endpoint says if it is encrypted.
         context = tls_context(plan.tls) if endpoint.tls else None
