@@ -264,7 +264,7 @@ class Monitor:
         # Many workers on few cores are each heard less often.
         limit_s = SILENCE_LIMIT_S + len(self._plan.workers) / (os.cpu_count() or 1)
         while True:
-            pool.tell_all({"op": "beat"})
+            pool.beat()
             await self.sample_hosts(pool)
             now_ns = time.monotonic_ns()
             for row in pool.alive if self.page.workers and self.phase != "stop" else ():

@@ -83,7 +83,7 @@ class HostedWorkers:
         self._link.send(event)
 
     def forward(self, command: messages.WorkerCommand, offset_ns: Callable[[], int]) -> None:
-        frame, rows = command.frame, command.rows
+        frame = command.frame
         match frame.get("op"):
             case "configure":
                 if self._directory is None:
@@ -99,8 +99,7 @@ class HostedWorkers:
                 }
             case "renew":
                 frame["plan"] = self.plan
-        each = None if command.each is None else dict(zip(rows, command.each, strict=True))
-        self.host.send(rows, frame, each)
+        self.host.send(command.rows, frame)
 
     def _forget_page(self) -> None:
         if self._directory is not None:

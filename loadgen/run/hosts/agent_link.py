@@ -129,9 +129,9 @@ class AgentLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self, why: str = "it was closed from here") -> None:
+    def close(self) -> None:
         """Close the connection after everything is sent."""
-        self._why = self._why or why
+        self._why = self._why or "it was closed from here"
         if self._transport is not None:
             self._transport.close()
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -171,16 +171,14 @@ class LocalHost:
                 socket.send_fds(control, [orjson.dumps({"start": row})], [theirs.fileno()])
             await self._until(lambda row=row: row in self._pids)  # type: ignore[misc]
 
-    def send(
-        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
-    ) -> None:
-        """Send a frame to each of these workers, with `each[row]` added to the header."""
+    def send(self, rows: Sequence[int], header: Header) -> None:
+        """Send a frame to each of these workers."""
         self._asked_to_stop |= header.get("op") == "stop"
-        frame = encode_frame(header) if each is None else b""
+        frame = encode_frame(header)
         for row in rows:
             transport = self._channels[row].transport
             if transport is not None and not transport.is_closing():
-                transport.write(encode_frame({**header, **each[row]}) if each else frame)
+                transport.write(frame)
 
     def begin(self, page: SharedPage) -> None:
         """Begin a run, on whose page workers count: those of this machine map it themselves."""

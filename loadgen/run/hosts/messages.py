@@ -15,7 +15,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Version of these messages; both sides must have the same."""
 
 # From an agent
@@ -137,11 +137,10 @@ class SharedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """A frame for the workers of `rows`, with `each` added to the header, in the same order."""
+    """A frame for the workers of `rows`."""
 
     rows: Sequence[int]
     frame: Header
-    each: Sequence[Header] | None = None
 
 
 @dataclass(frozen=True, slots=True)

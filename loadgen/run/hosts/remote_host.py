@@ -12,7 +12,7 @@ import asyncio
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from ipaddress import ip_address
@@ -91,9 +91,7 @@ class RemoteHost:
         self.clock_bound_ns = 0
         self._first = None
 
-    def send(
-        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
-    ) -> None:
+    def send(self, rows: Sequence[int], header: Header) -> None:
         if "plan" in header:
             # It is the same for all workers and can be long: the agent keeps it.
             if self._plan_sent is not header["plan"]:
@@ -101,8 +99,7 @@ class RemoteHost:
                 self.link.send(messages.SharedPlan(header["plan"]))
             header = {name: value for name, value in header.items() if name != "plan"}
         if rows:
-            by_row = None if each is None else [each[row] for row in rows]
-            self.link.send(messages.WorkerCommand(rows, header, by_row))
+            self.link.send(messages.WorkerCommand(rows, header))
 
     def sample(self) -> HostSample | None:
         if self._sample is None:

@@ -105,11 +105,11 @@ class WorkerPool:
         """Drop frames that answer no command from now on."""
         self.on_frame = lambda *_: None
 
-    def tell_all(self, header: Header) -> None:
-        """Send a frame without an answer to every worker that is left."""
+    def beat(self) -> None:
+        """Send a sign of life to every worker that is left."""
         left = set(self.alive) - self.stopped
         for host in self._hosts:
-            host.send([row for row in host.rows if row in left], header)
+            host.send([row for row in host.rows if row in left], {"op": "beat"})
 
     async def ask(self, worker: int, op: str, /, **fields: Any) -> Header:
         """Send a command; return its answer, raise its error or WorkerLostError."""

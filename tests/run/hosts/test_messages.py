@@ -25,7 +25,7 @@ MESSAGES: list[messages.Message] = [
     messages.HostCounters(SAMPLE),
     messages.CheckScenario({"case": "fanin", "broker": ["mqtt://a", "mqtt://b"]}),
     messages.ReachBroker([("10.0.0.1", 1883)], ["10.0.0.2"]),
-    messages.WorkerCommand([0, 2], {"op": "connect"}, [{"rate": None}, {"rate": 0.5}]),
+    messages.WorkerCommand([0, 2], {"op": "connect", "rate": None}),
 ]
 
 

@@ -65,7 +65,7 @@ async def test_an_answer_that_waits_to_be_read_is_heard_before_a_beat_fails() ->
         await asyncio.sleep(0)
         # The coordinator is busy with something else while the workers answer, and beats first.
         time.sleep(0.5)  # noqa: ASYNC251
-        pool.tell_all({"op": "beat"})
+        pool.beat()
         assert sorted(await stopping) == [0, 1, 2]
         await asyncio.sleep(0.5)
         assert pool.losses == []
