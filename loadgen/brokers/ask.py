@@ -424,7 +424,6 @@ def _explained(
     *,
     spoken: bool,
 ) -> CannotRunError:
-    """Return the one error about a CONNECT without CONNACK."""
     endpoint, error = first.endpoint, first.error
     where = endpoint.redacted
     if not first.reached:

@@ -14,7 +14,6 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Bind this process to its parent, raise its descriptor limit, and become the program."""
     parent, program = int(arguments[0]), arguments[1:]
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:

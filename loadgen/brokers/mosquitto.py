@@ -32,7 +32,6 @@ def find_mosquitto() -> Path | None:
 
 
 def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
-    """Return the text of `mosquitto.conf`; `directory` is for its data."""
     memory_limit_bytes = settings.memory_limit_bytes
     if memory_limit_bytes is None:
         memory_limit_bytes = default_memory_limit_bytes()

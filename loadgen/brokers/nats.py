@@ -36,7 +36,6 @@ def find_nats() -> Path | None:
 
 
 def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
-    """Return the server's configuration; `directory` is for its data."""
     lines = [
         "server_name: loadgen",
         # The server insists on a listener for its own protocol.

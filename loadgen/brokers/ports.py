@@ -99,7 +99,6 @@ def free_port(host: str) -> int:
 
 
 def is_local(host: str) -> bool:
-    """Return True if a host name or address is this host's."""
     try:
         addresses = {info[4][0] for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

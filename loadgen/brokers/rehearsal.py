@@ -74,7 +74,6 @@ class PoolClient:
     ended: str = ""  # the reason for the end of the connection
 
     def publish(self, packet: packets.Publish) -> None:
-        """Send, unless the connection has ended."""
         if not self.ended:
             if packet.retain:
                 self.retained.add(packet.topic_name)
@@ -130,7 +129,6 @@ class PoolClient:
                 self.ended = named(packet.reason_code, packet.properties, MQTT_5)
 
     async def leave(self) -> None:
-        """Remove retained messages, send DISCONNECT and close."""
         if not self.ended:
             for topic in self.retained:
                 self.connection.send(packets.Publish(topic, retain=True))
@@ -335,8 +333,6 @@ def folded(texts: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Player:
-    """A role and the client that plays it."""
-
     role: Role
     connect: packets.Connect
     client: PoolClient
@@ -487,7 +483,6 @@ class _Expected:
 
     @property
     def crosses(self) -> bool:
-        """True if it goes from one target to another."""
         target = self.sent.player.role.target
         return all(receiver.role.target != target for receiver in self.receivers)
 

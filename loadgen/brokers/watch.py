@@ -99,7 +99,6 @@ class ProcessLoad:
 
 
 def count_of(topic: str) -> str | None:
-    """Return the key of `COUNTS` for a topic, else None."""
     for count, filters in COUNTS.items():
         if any(filter_matches(one, topic) for one in filters):
             return count

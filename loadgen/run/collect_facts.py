@@ -56,7 +56,6 @@ def facts_of(
     losses: Sequence[Loss] = (),
     held_when_cut: int = 0,
 ) -> RunFacts:
-    """Return the facts of a run that ended or was cut."""
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")
     backlog = state.backlog
@@ -341,7 +340,6 @@ def _seconds_away(plan: Plan, devices: int) -> float:
 
 
 def _slow(plan: Plan, state: RunState) -> SlowFacts | None:
-    """Return the facts of subscribers that read slowly on request, else None."""
     slow = slow_group(plan.groups)
     if slow is None or slow.subscribes is None:
         return None
@@ -377,7 +375,6 @@ def handshakes_of(finals: Mapping[int, Mapping[str, Any]]) -> dict[str, Any] | N
 def rate_step_verdicts(
     state: RunState, plan: Plan, run_facts: RunFacts
 ) -> tuple[RateStepVerdict, ...]:
-    """Return the verdict on each rate step that was completed."""
     if state.rate_steps is None:
         return ()
     return state.rate_steps.verdicts(run_facts, _rate(plan), partial(_own_delay, state))

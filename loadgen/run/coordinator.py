@@ -70,8 +70,6 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """A run whose brokers and workers are ready."""
-
     phases: PhaseRunner
     broker: ServedBroker
     document: RunDocument

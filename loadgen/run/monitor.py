@@ -212,7 +212,6 @@ class Monitor:
         return sum(share.count for share in self._plan.workers[row].shares)
 
     def live_sample(self) -> LiveSample:
-        """Return the sums over the live page at this moment."""
         page = self.page
         # Answers first: those that arrive while the page is read must not exceed what was due.
         answered = sum(map(page.counted, ANSWERS))

@@ -36,7 +36,6 @@ def plain_name(path: str) -> str:
 
 
 def is_url(where: object) -> bool:
-    """Return True if a run is named by a URL and not by a path of this host."""
     return "://" in str(where)
 
 
@@ -51,7 +50,6 @@ def open_remote(spark: "SparkSession", urls: Sequence[str], scratch: Path) -> li
 
 
 def _qualified(spark: "SparkSession", url: str) -> str:
-    """Return the directory as Spark names its files."""
     java = spark.sparkContext
     path = java._jvm.org.apache.hadoop.fs.Path(url)  # type: ignore[union-attr]
     files = path.getFileSystem(java._jsc.hadoopConfiguration())

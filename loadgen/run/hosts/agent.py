@@ -106,7 +106,6 @@ class HostedWorkers:
             self._directory.cleanup()
 
     def answers(self) -> int:
-        """Return the number of answers of the broker so far."""
         page = self._page
         return 0 if page is None else page.counted("received") + page.counted("acknowledged")
 

@@ -119,7 +119,6 @@ class AgentLink(asyncio.Protocol):
         on_end(self._why or "the connection was closed")
 
     def send(self, message: Message) -> None:
-        """Send a message, unless the connection has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(encode(message))
 

@@ -102,8 +102,6 @@ def _described(status: int) -> str:
 
 
 class _Channel(asyncio.Protocol):
-    """This end of one worker's channel."""
-
     def __init__(self, host: "LocalHost", row: int) -> None:
         self.row = row
         self.transport: asyncio.Transport | None = None
@@ -153,7 +151,6 @@ class LocalHost:
         self._failure: str | None = None
 
     async def start(self, on_event: OnEvent) -> None:
-        """Fork the workers, one after the other."""
         self.on_event = on_event
         control, loop = self._server.control, asyncio.get_running_loop()
         loop.add_reader(control, self._read_control)
@@ -172,7 +169,6 @@ class LocalHost:
             await self._until(lambda row=row: row in self._pids)  # type: ignore[misc]
 
     def send(self, rows: Sequence[int], header: Header) -> None:
-        """Send a frame to each of these workers."""
         self._asked_to_stop |= header.get("op") == "stop"
         frame = encode_frame(header)
         for row in rows:

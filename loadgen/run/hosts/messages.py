@@ -137,8 +137,6 @@ class SharedPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkerCommand:
-    """A frame for the workers of `rows`."""
-
     rows: Sequence[int]
     frame: Header
 

@@ -178,7 +178,6 @@ class RemoteHost:
             raise ValueError(f"host {self.name} sent totals that have no place on the live page")
 
     def lose(self, why: str) -> None:
-        """Count the host as lost with its workers."""
         if self.lost:
             return
         self.lost = why
@@ -228,8 +227,6 @@ class RemoteHost:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts of a run, by their numbers."""
-
     agents: tuple[RemoteHost, ...]
 
     async def check(self, scenario: Scenario) -> None:
@@ -350,7 +347,6 @@ class AgentServer:
         return link
 
     async def watch(self) -> None:
-        """Count hosts as lost that are silent."""
         while True:
             for agent in tuple(self._hosts):
                 if await agent.link.is_silent(SILENCE_S):

@@ -72,7 +72,6 @@ class WorkerPool:
         return tuple(row for row in self._pids if row not in gone)
 
     def samples(self) -> dict[int, HostSample]:
-        """Return the counters of each host's kernel, by the host's number."""
         found = {number: host.sample() for number, host in enumerate(self._hosts)}
         return {number: sample for number, sample in found.items() if sample is not None}
 

@@ -185,7 +185,6 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
 
 
 def key_of(scenario: Scenario, search: Search | None = None) -> str:
-    """Return the digest by which a point is found again."""
     document = {
         "scenario": with_removed(scenario.plain(), "field"),
         "search": None if search is None else search.digest,
