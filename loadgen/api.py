@@ -194,9 +194,6 @@ def _speaking(verb: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutin
     return speaking
 
 
-# Scenarios ------------------------------------------------------------------------------------
-
-
 @in_python()
 def scenario(case: str, **fields: object) -> Scenario:
     """Return a scenario of a case; raise ScenarioError in one line for a wrong field."""
@@ -216,9 +213,6 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
     if not isinstance(named, str):
         raise ScenarioError(API_TEXT.NO_CASE())
     return build_scenario(named, keys, fields)
-
-
-# One run --------------------------------------------------------------------------------------
 
 
 @in_python()
@@ -287,9 +281,6 @@ async def _scored(result: RunResult) -> Result:
     return Result(result.directory, card, result.interrupted)
 
 
-# Limits ---------------------------------------------------------------------------------------
-
-
 class SearchOptions(TypedDict, total=False):
     start: float  # the first load
     highest: float  # that may be tried
@@ -338,9 +329,6 @@ async def search_async(
         async with _testbed(scenario, cluster, interrupt, "search") as testbed:
             wanted = _search_of(scenario, target, options)
             return await _search(wanted, directory, testbed, watch=watch)
-
-
-# Grids ----------------------------------------------------------------------------------------
 
 
 @_speaking
@@ -392,9 +380,6 @@ def _tabled(result: SweepResult) -> SweepTable:
     return table
 
 
-# Comparisons ----------------------------------------------------------------------------------
-
-
 @_speaking
 async def compare_async(
     scenario: Scenario | str,
@@ -425,9 +410,6 @@ async def compare_async(
     compared = compare_sides(sides)
     await asyncio.to_thread(write_comparison, compared, directory)
     return compared
-
-
-# Shared ---------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -484,9 +466,6 @@ def _wait(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
             if not future.done():
                 for cancel in running:
                     cancel()
-
-
-# Waited for -----------------------------------------------------------------------------------
 
 
 def _waited_for(awaited: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:

@@ -104,8 +104,6 @@ def as_header(error: Exception) -> dict[str, Any]:
     }
 
 
-# For a caller in Python ------------------------------------------------------------------------
-
 _OPTION = re.compile(
     r"(?<![\w-])--(?P<no>no-)?(?P<name>[a-z](?:[a-z-]*[a-z])?)"
     r"(?:[ =](?P<value>[\d\[{'/][^\s,;)]*|[a-z]+://[^\s,;)]+|[A-Z]+\b))?"

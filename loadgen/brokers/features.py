@@ -96,9 +96,6 @@ def _role(
     return Role(group, 0, 0, filters, qos, () if sends is None else (sends,))
 
 
-# What devices do ------------------------------------------------------------------------------
-
-
 async def _works(roles: Callable[[str], Sequence[Role]], trial: Trial) -> Feature:
     """Return a feature that is present if the broker supports all that these roles need."""
     lack = await trial.lacks(*roles(_topic()))
@@ -120,9 +117,6 @@ def _echoing(
 ) -> Role:
     """Return a device that publishes to a topic, and subscribes to it or to filters."""
     return _role(*(filters or (topic,)), qos=qos, sends=Publication(topic, qos, size_bytes, retain))
-
-
-# What no device of a run does -----------------------------------------------------------------
 
 
 async def _wills(trial: Trial) -> Feature:
@@ -185,9 +179,6 @@ async def _session_expiry(trial: Trial) -> Feature:
     if most_s in (None, _FOREVER_S):
         return Feature(None, "tried", BROKER_TEXT.ENDLESS_SESSION(), unlimited=True)
     return Feature(most_s, "tried")
-
-
-# What can only be stated ----------------------------------------------------------------------
 
 
 async def _stated(name: str, silent: int | None, trial: Trial) -> Feature:

@@ -179,9 +179,6 @@ class ServedBroker:
         return tuple(filter(None, (*(one.password for one in self.endpoints), *users)))
 
 
-# Programs with a configuration file and a log in a private directory --------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class ProgramSettings:
     """Configuration of a private broker.

@@ -114,9 +114,6 @@ def _own_address(master: str) -> str:
     return "127.0.0.1"
 
 
-# The job ----------------------------------------------------------------------------------------
-
-
 def _play(
     cluster: Cluster,
     settings: Mapping[str, str],
@@ -177,9 +174,6 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
         settings["spark.archives"] = f"{cluster.archive}#environment"
         settings["spark.pyspark.python"] = "./environment/bin/python"
     return settings | dict(cluster.settings) | SETTINGS["once"]
-
-
-# On an executor ---------------------------------------------------------------------------------
 
 
 def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[int]], Iterator[str]]:
