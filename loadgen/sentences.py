@@ -21,8 +21,7 @@ from typing import Any
 _DURATIONS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
 """Units of a duration, and the microseconds of each."""
 
-Values = Mapping[str, Any]
-"""The values of a sentence, by their names in its template."""
+Values = Mapping[str, Any]  # the values of a sentence, by their names in its template
 
 
 class Text(str):

@@ -23,8 +23,7 @@ KeyKind = Literal["rsa", "ecdsa"]
 KEY_KINDS: Final[tuple[KeyKind, ...]] = ("rsa", "ecdsa")
 """RSA with 2,048 bits, as the report's server key, or ECDSA on P-256."""
 
-_NAME_CHARACTERS: Final = 64
-"""Longest common name (RFC 5280, ub-common-name)."""
+_NAME_CHARACTERS: Final = 64  # longest common name (RFC 5280, ub-common-name)
 
 _RSA_BITS: Final = 2048
 _VALID: Final = timedelta(days=30)

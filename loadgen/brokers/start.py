@@ -9,7 +9,7 @@ from typing import Final
 
 import uvloop
 
-from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.endpoints import INSTRUMENTS, Endpoint, parse_broker
 from loadgen.brokers.mosquitto import default_memory_limit_bytes, find_mosquitto, run_mosquitto
 from loadgen.brokers.nats import run_nats
 from loadgen.brokers.process import BrokerProcess, ProgramSettings, ServedBroker
@@ -67,7 +67,7 @@ async def serve(
         raise UsageError(BROKER_TEXT.INSTANCES(instances=instances))
     if (encrypted or accounts or save_each) and name not in ("mosquitto", "nats"):
         raise UsageError(BROKER_TEXT.NO_SETTINGS(name=name))
-    if name in ("reflector", "sink") and persistence:
+    if name in INSTRUMENTS and persistence:
         raise UsageError(BROKER_TEXT.STORES_NOTHING(name=name))
     start, authority = _STARTERS[name], None
     settings = ProgramSettings(

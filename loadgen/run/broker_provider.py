@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from loadgen.brokers.endpoints import Endpoint, parse_broker
+from loadgen.brokers.endpoints import INSTRUMENTS, Endpoint, parse_broker
 from loadgen.brokers.front import Route, routes_of, serve_bridge
 from loadgen.brokers.ports import open_socket
 from loadgen.brokers.process import ServedBroker
@@ -34,8 +34,6 @@ _TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
     "ws": "ws",
     "wss": "wss",
 }
-_INSTRUMENTS = ("reflector", "sink")
-"""Brokers of ours that keep nothing on disk."""
 
 
 @asynccontextmanager
@@ -60,7 +58,7 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         started = serve(
             wanted.names,
             instances=wanted.instances,
-            persistence=storing and wanted.names[0] not in _INSTRUMENTS,
+            persistence=storing and wanted.names[0] not in INSTRUMENTS,
             save_each=wanted.storage == "each change",
             encrypted=wanted.encrypted,
             accounts=accounts_of(plan),

@@ -17,8 +17,7 @@ from loadgen.sentences import RUN_TEXT
 
 _IDLE_COLUMNS = (3, 4)
 _STEAL_COLUMN = 7
-SHORTEST_S = 0.2
-"""A shorter time has too few ticks."""
+SHORTEST_S = 0.2  # a shorter time has too few ticks
 BUSY_SHARE = 0.15
 """Share of busy processors, or of the last ten seconds with waiting tasks, above which workers wait
 for a processor often enough to be late."""

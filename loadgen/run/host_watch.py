@@ -19,8 +19,7 @@ NS = 1_000_000_000
 _TICK_NS = NS // 100
 """Unit of /proc/stat: USER_HZ, a hundredth of a second on every Linux (proc(5))."""
 _STEAL_COLUMN = 8
-SAMPLES_LIMIT = 4096
-"""Limit of the samples; above it, every other sample is dropped."""
+SAMPLES_LIMIT = 4096  # limit of the samples; above it, every other sample is dropped
 GAP_NS = NS // 10
 GAPS_LIMIT = 1000  # the last gaps are kept
 SILENCE_NS = NS // 4

@@ -38,8 +38,7 @@ the recorded histograms, may be counted on either side of it."""
 
 _BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"
-_LOOK_S = 0.1
-"""Longest time until the server notices the end of the run."""
+_LOOK_S = 0.1  # longest time until the server notices the end of the run
 _GAUGES = {
     "connected": "Devices that are connected now.",
     "connect_failures": "Devices whose connect failed.",

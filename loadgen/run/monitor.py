@@ -34,18 +34,15 @@ from loadgen.worker.recorder import decode_intervals, numbers_of
 from loadgen.worker.shared_counts import private_page
 from loadgen.worker.subscription_marks import SubscriptionMarks
 
-SAMPLE_S = 0.01
-"""Time between two samples of the live page."""
+SAMPLE_S = 0.01  # time between two samples of the live page
 ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "refused")
 """Counters of what a broker does in answer to a message."""
 EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unanswered"))
 """Events that end a run which is to stop at its first exception."""
 PROGRESS_S = 0.25
-CERTAIN_S = 0.1
-"""Time between two looks at the certainty of a step."""
+CERTAIN_S = 0.1  # time between two looks at the certainty of a step
 BEAT_S = 1.0
-_STALLS_LIMIT = 100_000
-"""Limit of the stalls of a run; further ones are not counted."""
+_STALLS_LIMIT = 100_000  # limit of the stalls of a run; further ones are not counted
 _THRESHOLDS_S = 1.0
 """Time into the window when all workers have reported and thresholds can be checked."""
 _ROWS_S = 0.1

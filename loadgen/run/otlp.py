@@ -33,8 +33,7 @@ except ImportError:
     raise CannotRunError(RUN_TEXT.NO_OTLP()) from None
 
 _PATH = "/v1/metrics"
-_TIMEOUT_S = 5.0
-"""For one delivery with its repetitions."""
+_TIMEOUT_S = 5.0  # for one delivery with its repetitions
 _EVERY_MS = "OTEL_METRIC_EXPORT_INTERVAL"
 _DEFAULT_EVERY_S = 5.0
 

@@ -41,18 +41,14 @@ _LEAD_EACH_S = 0.01
 _MOST_LEAD_S = 0.3
 STANDSTILL = 1e-6
 """Rate factor that stops a schedule: its least step, at which the next message is days away."""
-CUT_LEAD_S = 0.05
-"""Time from the command that stops a schedule until it takes effect."""
-CUT_DRAIN_S = 2.0
-"""Longest wait of a cut run for messages in flight."""
+CUT_LEAD_S = 0.05  # time from the command that stops a schedule until it takes effect
+CUT_DRAIN_S = 2.0  # longest wait of a cut run for messages in flight
 CERTAIN_DRAIN_S = 4.0
 """The same if the verdict was certain: the broker serves what it has queued, and devices stay."""
-CUT_SETTLE_S = 0.2
-"""Shortest wait of a cut run: messages are sent until the schedule ends."""
+CUT_SETTLE_S = 0.2  # shortest wait of a cut run: messages are sent until the schedule ends
 ARRIVING_SHARE = 0.25
 """Share of the drain at its end; if messages arrived in it, more could have."""
-RETURN_S = 3.0
-"""Longest wait after the drain for the return of a device that was cut off."""
+RETURN_S = 3.0  # longest wait after the drain for the return of a device that was cut off
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000
 """Most messages without acknowledgement about which workers are asked after the drain."""

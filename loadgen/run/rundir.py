@@ -20,8 +20,7 @@ from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
 from loadgen.run.redaction import printable, scrub
 from loadgen.sentences import RUN_TEXT
 
-EVENTS_A_KIND = 1000
-"""Events of one kind that are written; the rest is only counted."""
+EVENTS_A_KIND = 1000  # events of one kind that are written; the rest is only counted
 
 KINDS = 200
 """Maximum number of kinds of events in a run; events of further kinds are dropped."""

@@ -22,8 +22,7 @@ from loadgen.run.redaction import printable
 from loadgen.run.rundir import write_atomically, write_json
 from loadgen.sentences import RUN_TEXT
 
-SUMS = "SHA256SUMS"
-"""File of the digests, in the format of coreutils."""
+SUMS = "SHA256SUMS"  # file of the digests, in the format of coreutils
 
 _RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", *DOCUMENTS)
 _LOGS = ("events.jsonl", "broker.jsonl", "power.jsonl")

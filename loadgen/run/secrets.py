@@ -33,16 +33,12 @@ _NAMES: Mapping[str, str] = MappingProxyType(
 """Fields with the source of a secret, and their words in a prompt."""
 
 _OTLP_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
-_LIMIT_BYTES = 65_535
-"""Limit of a Password (MQTT 5, section 3.1.3.6)."""
+_LIMIT_BYTES = 65_535  # limit of a Password (MQTT 5, section 3.1.3.6)
 
-_SHORTEST_BYTES = 16
-"""Least length of the agents' secret, so that it cannot be guessed."""
+_SHORTEST_BYTES = 16  # least length of the agents' secret, so that it cannot be guessed
 
-_taken: dict[tuple[str, str], str] = {}
-"""Secrets that were read, by field and source."""
-_withheld: dict[str, str] = {}
-"""Variables that were taken out of the environment."""
+_taken: dict[tuple[str, str], str] = {}  # secrets that were read, by field and source
+_withheld: dict[str, str] = {}  # variables that were taken out of the environment
 
 
 def take_secrets(fields: Mapping[str, object]) -> None:

@@ -52,8 +52,7 @@ from loadgen.run.tasks import finished_or
 from loadgen.run.watched import loads_of, watched_broker
 from loadgen.sentences import BROKER_TEXT
 
-_MOST_AGAIN = 2
-"""Maximum number of repetitions of a spoiled run."""
+_MOST_AGAIN = 2  # maximum number of repetitions of a spoiled run
 _SPOILED = frozenset({"GENERATOR_SATURATED", "CLOCK"})
 """Codes of a run in which the host held up the generator."""
 

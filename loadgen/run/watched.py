@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from loadgen.brokers.broker_counters import counters_of, page_of
+from loadgen.brokers.endpoints import INSTRUMENTS
 from loadgen.brokers.ports import is_local, listening_pids
 from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.watch import require_process, watching
@@ -32,9 +33,6 @@ _BUSY_SAMPLE_S = 0.5
 
 Loads = list[tuple[int, tuple[int | None, ...]]]
 """Samples: CLOCK_MONOTONIC ns, and of each process the ns it ran or waited for a processor."""
-
-_STUB_BROKERS = ("reflector", "sink")
-"""Instruments of ours that count nothing themselves."""
 
 
 @asynccontextmanager
@@ -61,7 +59,7 @@ async def watched_broker(
         listening = await asyncio.to_thread(listening_pids, endpoints[0].port)
         named = tuple(pid for pid in listening if pid != os.getpid())
     asked = endpoints if broker.started_by_us or len(endpoints) == 1 else ()
-    if plan.brokers.bridge is not None or broker.name in _STUB_BROKERS:
+    if plan.brokers.bridge is not None or broker.name in INSTRUMENTS:
         asked = ()
     left = MOST_RECORDS
 

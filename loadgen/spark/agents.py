@@ -29,8 +29,7 @@ from loadgen.run.tasks import background, finished_or
 from loadgen.sentences import SPARK_TEXT
 from loadgen.spark.session import SETTINGS, open_session, places_of, reason_in, spark_errors
 
-END_S = 5.0
-"""Longest wait for the job to end after its agents were released."""
+END_S = 5.0  # longest wait for the job to end after its agents were released
 _FEW_SLOTS = "SPARK-24819"
 """Spark's name for a barrier stage that has more tasks than there are slots."""
 
@@ -87,8 +86,7 @@ class Cluster:
                 await asyncio.shield(_end(job, patience_s))
 
 
-HostSource: TypeAlias = Cluster | Agents
-"""Hosts of a run besides this one."""
+HostSource: TypeAlias = Cluster | Agents  # hosts of a run besides this one
 
 
 async def _lose(hosts: Hosts, job: asyncio.Task[None]) -> None:

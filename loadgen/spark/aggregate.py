@@ -48,8 +48,7 @@ class _Source:
     remote: bool
 
 
-_Sources = Mapping[str, _Source]
-"""Directory, as `_directory` returns it, to the run in it."""
+_Sources = Mapping[str, _Source]  # directory, as `_directory` returns it, to the run in it
 
 
 @dataclass(frozen=True, slots=True)

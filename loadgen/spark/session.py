@@ -31,8 +31,7 @@ from loadgen.sentences import SPARK_TEXT, counted, read_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLDEST_JAVA = 17
-"""Spark 4.0 release notes: Java 17 or newer."""
+OLDEST_JAVA = 17  # Spark 4.0 release notes: Java 17 or newer
 
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 SETTINGS: Mapping[str, dict[str, str]] = read_table("loadgen.spark", "settings.toml")

@@ -36,8 +36,7 @@ from loadgen.scratch import memory_directory
 from loadgen.sentences import RUN_TEXT
 from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_words
 
-LEASE_S = 5.0
-"""Longest silence of the coordinator during a run."""
+LEASE_S = 5.0  # longest silence of the coordinator during a run
 IDLE_LEASE_S = 60.0
 """Longest silence between runs, when the coordinator may be busy with the last result."""
 WORKER_LEASE_S = 8.0

@@ -21,8 +21,7 @@ from loadgen.worker.frames import FrameReader
 
 HANDSHAKE_S = 5.0
 _ROUND_TRIP_AT = 68  # tcpi_rtt, a number of four bytes, in the kernel's tcp_info
-CLOSE_S = 2.0
-"""Longest time for the other side to confirm the end of TLS."""
+CLOSE_S = 2.0  # longest time for the other side to confirm the end of TLS
 
 
 def tls_of(secret: bytes, purpose: ssl.Purpose) -> ssl.SSLContext:

@@ -11,8 +11,7 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-KEPT = 64
-"""Round trips, the shortest of each slot."""
+KEPT = 64  # round trips, the shortest of each slot
 SLOT_NS = 500_000_000
 DRIFT_LIMIT = 5e-4
 """Fastest correction of a clock by NTP that the kernel allows (adjtimex(2)); crystals differ by a

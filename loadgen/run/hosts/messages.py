@@ -15,8 +15,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 6
-"""Version of these messages; both sides must have the same."""
+VERSION: Final = 6  # version of these messages; both sides must have the same
 
 # From an agent
 

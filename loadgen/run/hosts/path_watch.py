@@ -14,8 +14,7 @@ from loadgen.run.host_watch import GAPS_LIMIT, retransmitted_data
 
 LOOK_S = 0.05
 SILENT_S = 0.1
-TRY_S = 0.2
-"""For a connection, and three times what the first one took."""
+TRY_S = 0.2  # for a connection, and three times what the first one took
 LACKING = 3
 """The path is tried if this many answers are missing at the rate of the last two seconds."""
 _LOOKS = 40

@@ -36,23 +36,20 @@ from loadgen.run.tasks import background
 from loadgen.sentences import RUN_TEXT, Text, listed
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
-WAIT_S = 30.0
-"""Longest wait for agents, by default."""
+WAIT_S = 30.0  # longest wait for agents, by default
 SILENCE_S = 5.0
 _WATCH_S = 0.25
 _ANSWER_S = 30.0
 _COMPILE_S = 600.0
 """For an agent to start its workers: it may have to compile all kernels first."""
-_TOTAL_BYTES = 12
-"""Size of a total in a message: a place and a value."""
+_TOTAL_BYTES = 12  # size of a total in a message: a place and a value
 
 
 class RemoteHost:
     """The host of an agent, with its workers of one run at a time."""
 
     def __init__(self, joined: messages.Joined, link: AgentLink) -> None:
-        self.number = 0
-        """Its place among the hosts of the command."""
+        self.number = 0  # its place among the hosts of the command
         self.offer = joined.offer
         self.joined = joined
         self.link = link

@@ -27,15 +27,13 @@ from loadgen.sentences import RUN_TEXT, read_table
 
 WINDOWS_S = (900.0, 300.0, 120.0, 60.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
-REPEAT = 3
-"""Runs of an item without a search; a search confirms by as many windows."""
+REPEAT = 3  # runs of an item without a search; a search confirms by as many windows
 _STEPS = 13
 _STEP_OVERHEAD_S = 1.5
 _SHARE_OF_WINDOW = 0.5
 _RUN_OVERHEAD_S = 5.0
 """The costs here were measured on two cores. A step that ends early takes half of its window."""
-_RUN_WINDOWS = 2
-"""Windows of a step that a run without a search lasts."""
+_RUN_WINDOWS = 2  # windows of a step that a run without a search lasts
 _WARMUP_S = 2.0
 _OF_THE_USER = ("case", "broker", "source_address", "hosts")
 _CONDITIONS = TypeAdapter(Conditions)
@@ -116,8 +114,7 @@ class Measurement:
     item: ReportItem
     broker: int
     secured: bool = False
-    reason: str = ""
-    """The reason why it is left out."""
+    reason: str = ""  # the reason why it is left out
 
     @property
     def title(self) -> str:

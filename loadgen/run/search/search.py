@@ -69,10 +69,8 @@ _RECOVERY_S = 60.0
 _RETRY_S = 1.0
 STEP_S = 5.0
 """Window of a step, unless the search has another or that of its scenario is shorter."""
-STEP_WARMUP_S = 1.0
-"""Longest warm-up of a step; its devices are already connected."""
-CONFIRMATIONS = 3
-"""Windows of a confirmation, all of which must hold."""
+STEP_WARMUP_S = 1.0  # longest warm-up of a step; its devices are already connected
+CONFIRMATIONS = 3  # windows of a confirmation, all of which must hold
 LONG_CONFIRMATIONS = 2
 """The same of a search without short steps, where an earlier step at the load counts."""
 _SCALES = ("rate", "ratio", "devices")

@@ -72,8 +72,7 @@ class Sweep:
     limit_s: float = math.inf
 
 
-SIDES = "side-{place}/run-{repetition}"
-"""Folder of a comparison."""
+SIDES = "side-{place}/run-{repetition}"  # folder of a comparison
 
 
 @dataclass(frozen=True, slots=True)
