@@ -16,7 +16,7 @@ from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 
 
 class Client(BrokerConnection):
-    """One connection. `messages` are the PUBLISH packets received; they are acknowledged."""
+    """A connection; `messages` are the PUBLISH packets received, which are acknowledged."""
 
     connack: packets.ConnAck
 
@@ -36,7 +36,7 @@ class Client(BrokerConnection):
             return await super().receive()
 
     async def until(self, kind: type[packets.Packet]) -> Any:
-        """The next packet of a kind; messages on the way are kept and acknowledged."""
+        """Return the next packet of a kind; messages on the way are kept and acknowledged."""
         while True:
             packet = await self.receive()
             if isinstance(packet, packets.Publish):
@@ -54,7 +54,7 @@ class Client(BrokerConnection):
                 return packet
 
     async def until_count(self, number: int) -> list[packets.Publish]:
-        """`messages`, once there are `number` of them."""
+        """Return `messages` once there are `number` of them."""
         while len(self.messages) < number:
             await self.until(packets.Publish)
         return self.messages
@@ -78,7 +78,7 @@ class Client(BrokerConnection):
         await self.sync()
 
     async def sync(self) -> None:
-        """Everything sent is served, everything that was written to this client is received."""
+        """Wait until all that was sent is served, and all written to this client received."""
         self.send(packets.PingReq())
         await self.until(packets.PingResp)
 
@@ -91,7 +91,7 @@ class Client(BrokerConnection):
         await self.gone()
 
     async def gone(self) -> packets.Packet | None:
-        """Wait until the broker has closed; the last packet that it sent."""
+        """Wait until the broker has closed; return the last packet that it sent."""
         last = None
         try:
             while True:
@@ -102,7 +102,6 @@ class Client(BrokerConnection):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def reflector() -> AsyncIterator[Endpoint]:
-    """One reflector for the tests of a module."""
     async with run_reflector() as broker:
         yield broker.endpoints[0]
 
@@ -112,7 +111,7 @@ ClientMaker = Callable[..., Coroutine[Any, Any, Client]]
 
 @pytest.fixture
 async def client() -> AsyncIterator[ClientMaker]:
-    """`await client(endpoint, "id", version=4, **fields)`: connected, closed at the end."""
+    """Provide `await client(endpoint, "id", version=4, **fields)`; all are closed at the end."""
     async with AsyncExitStack() as stack:
 
         async def make(

@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager, suppress
 
 @contextmanager
 def full_listener() -> Iterator[tuple[str, int]]:
-    """Host and port of a listener whose queue is full: another connection waits for long."""
+    """Provide host and port of a listener whose queue is full: another connection waits for
+    long."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

@@ -140,7 +140,7 @@ class _Client:
 
 @asynccontextmanager
 async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
-    """The broker, at a port of its own for the length of the block."""
+    """Serve the broker at a separate port for the length of the block."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client, received = _Client(broker, writer), b""

@@ -44,14 +44,14 @@ CONNECT_3_1_1 = b"\x04MQTT\x04"
 async def serving(
     talk: Talk, tls: ssl.SSLContext | None = None, scheme: str = "mqtt"
 ) -> AsyncIterator[Endpoint]:
-    """A little server, at a separate port."""
+    """Serve at a separate port."""
     path = "/m" if scheme == "ws" else ""
     async with talking(talk, tls) as port:
         yield Endpoint(scheme, "127.0.0.1", port, "user", SECRET, path)
 
 
 def answering(answer: bytes, *, after: bytes = b"", close: bool = False) -> Talk:
-    """A server that answers once these bytes have come, and stays or closes."""
+    """Return a server that answers once these bytes have come, and stays or closes."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if after:
@@ -67,11 +67,11 @@ def answering(answer: bytes, *, after: bytes = b"", close: bool = False) -> Talk
 
 
 async def closing(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
-    """A server that takes a connection and closes it."""
+    """Take a connection and close it."""
 
 
 async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A server that waits for a whole line, as one for HTTP does."""
+    """Wait for a whole line, as a server for HTTP does."""
     line = await reader.readline()
     status = b"404 Not Found" if line.startswith(b"GET ") else b"400 Bad Request"
     writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
@@ -159,7 +159,7 @@ async def test_nothing_answers_the_attempt(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def accepts(level: bytes) -> Talk:
-    """A broker of one version that drops a client of the other without a word."""
+    """Return a broker of one version that drops a client of the other without a word."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         start = await reader.readexactly(9)
@@ -407,7 +407,7 @@ async def _endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def _endless_at_the_second() -> Talk:
-    """Upgrades the first connection and then never ends its headers."""
+    """Return a server that upgrades the first connection and then never ends its headers."""
     numbers = itertools.count()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

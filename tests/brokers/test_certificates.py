@@ -23,14 +23,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
 
 
 def strict(authority: Path) -> ssl.SSLContext:
-    """A client's context that checks the form of certificates, too (default from Python 3.13)."""
+    """Return a client's context that checks the form of certificates, too (default from Python
+    3.13)."""
     context = ssl.create_default_context(cafile=authority)
     context.verify_flags |= ssl.VERIFY_X509_STRICT
     return context
 
 
 def shake_hands(files: CertificateFiles, client: ssl.SSLContext, host: str) -> str | None:
-    """A handshake over loopback; the version of TLS."""
+    """Shake hands over loopback; return the version of TLS."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.certificate, files.key)
     ours, theirs = socket.socketpair()

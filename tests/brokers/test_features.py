@@ -1,4 +1,4 @@
-"""Each feature is found if a broker has it, and missed if it lacks it."""
+"""A feature is reported if a broker has it, and missed if it lacks it."""
 
 from pathlib import Path
 from typing import Any

@@ -27,7 +27,7 @@ from tests.secured_mosquitto import run_secured
 
 
 async def checked(endpoint: Endpoint, case: str, **fields: Any) -> ServedBroker:
-    """The broker after its check; raises the errors of the check."""
+    """Check a broker and return it; raise the errors of the check."""
     named = f"mqtt://{endpoint.address}"
     plan = resolve(build_scenario(case, None, {"broker": named, "broker_name": "x", **fields}))
     plan = await plan_for(plan, (endpoint,))
@@ -35,7 +35,7 @@ async def checked(endpoint: Endpoint, case: str, **fields: Any) -> ServedBroker:
 
 
 async def refusal(endpoint: Endpoint, case: str, **fields: Any) -> str:
-    """The code of the refusal."""
+    """Return the code of the refusal."""
     with pytest.raises(BrokerRefusedError) as caught:
         await checked(endpoint, case, **fields)
     code: str = caught.value.values.get("what", caught.value.args[0]).code

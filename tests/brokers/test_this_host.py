@@ -1,4 +1,4 @@
-"""Processes, memory and addresses of this host, next to what psutil says of them."""
+"""Processes, memory and addresses of this host, compared with those of psutil."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""Watching a broker: its process, and what it counts under $SYS."""
+"""The watch of a broker: its process, and its counters under $SYS."""
 
 import asyncio
 import os
@@ -149,7 +149,7 @@ async def test_a_broker_that_is_not_there_is_no_error() -> None:
 
 
 async def test_a_record_that_cannot_be_written_is_told() -> None:
-    """As where the disk is full: the run must hear of it."""
+    """The disk may be full, and the run must report it."""
 
     def full(_: dict[str, Any]) -> None:
         raise OSError("no space left on device")

@@ -1,4 +1,4 @@
-"""A worker that does what it is asked, for the tests of the worker pool."""
+"""A worker that does what a test of the worker pool requests."""
 
 import os
 import socket
@@ -34,6 +34,6 @@ def run_worker(channel: socket.socket) -> None:
 
 
 def warm(_behaviour: str, report: Callable[[int, int], None]) -> None:
-    """Says that two kernels had to be compiled."""
+    """Report that two kernels had to be compiled."""
     report(1, 2)
     report(2, 2)

@@ -35,7 +35,8 @@ from loadgen.worker.shared_counts import open_live_page
 
 @lru_cache(maxsize=8)
 def deliveries_of(plan: str, group: int) -> int:
-    """Deliveries of a message of a group, computed once for all stand-ins of a process."""
+    """Return the deliveries of a message of a group, computed once for all stand-ins of a
+    process."""
     groups = read_plan(json.loads(plan)).groups
     return round(mean_deliveries(groups[group], groups))
 
@@ -168,7 +169,7 @@ class FakeWorker:
         }
 
     def sent(self, until_ns: int) -> dict[str, int]:
-        """Messages of each phase that are sent by then."""
+        """Return the messages of each phase that are sent by then."""
         if self.windows is None:
             return {"warmup": 0, "measure": 0}
         start, measure, end = self.windows

@@ -1,4 +1,4 @@
-"""A worker whose withheld acknowledgements wait for their batch however long it takes."""
+"""A worker whose withheld acknowledgements wait for their batch, however long it takes."""
 
 import socket
 
@@ -6,6 +6,7 @@ from loadgen.worker import outgoing, worker
 
 
 def run_worker(channel: socket.socket) -> None:
-    """`loadgen.worker.worker.run_worker` without the release of what has waited."""
+    """Run `loadgen.worker.worker.run_worker` without the release of acknowledgements that
+    waited."""
     outgoing._STALE_S = 3_600.0
     worker.run_worker(channel)

@@ -1,4 +1,4 @@
-"""The bundle of a run: what is put in, what is refused, and what it says of a run that failed."""
+"""The bundle of a run: its content, refusals, and a run that failed."""
 
 import json
 import zipfile
@@ -29,7 +29,7 @@ DUPLICATED = {"valid": False, "reasons": [{"code": "DUPLICATED", "detail": "3 of
 def made(
     directory: Path, at_s: int = 0, share: float = 1.0, sealed: bool = True, **changes: Any
 ) -> Path:
-    """A sealed run of the supply chain whose window begins `at_s` seconds into the day."""
+    """Make a sealed run of the supply chain whose window begins `at_s` seconds into the day."""
     base = changes.pop("base", 5)
     topology = changes.pop("topology", "horizontal")
     length_s = changes.pop("length_s", LENGTH_S)
@@ -69,7 +69,7 @@ def made(
 
 
 def disclosed(archive: Path) -> tuple[str, str]:
-    """result.noncompliant.reason and the notes of an archive's submission."""
+    """Return result.noncompliant.reason and the notes of an archive's submission."""
     with zipfile.ZipFile(archive) as jar:
         root = ElementTree.fromstring(jar.read("submission/submission.xml"))
     values = {one.get("key"): one.text or "" for one in root.iter("property")}

@@ -1,4 +1,4 @@
-"""The facts of a run, from what was counted and what the workers said at its end."""
+"""The facts of a run, from counts and from the workers' last answers."""
 
 from dataclasses import replace
 from functools import partial

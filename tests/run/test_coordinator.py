@@ -37,7 +37,7 @@ Fake = Callable[..., Any]
 
 
 def when(phase: str, act: Callable[[], object]) -> Callable[[Snapshot], None]:
-    """Progress that acts at each snapshot of a phase."""
+    """Return a progress that acts at each snapshot of a phase."""
 
     def progress(snapshot: Snapshot) -> None:
         if snapshot.phase == phase:
@@ -48,7 +48,7 @@ def when(phase: str, act: Callable[[], object]) -> Callable[[Snapshot], None]:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Plays a scenario with stand-in workers that err as told."""
+    """Play a scenario with stand-in workers that err on request."""
 
     async def fake(
         scenario: Scenario | None = None,
@@ -226,7 +226,7 @@ async def test_a_tls_file_that_is_not_there_is_named(tmp_path: Path, field: str)
 
 
 async def said_by(directory: Path, command: str) -> str:
-    """The events of a command that does not fail."""
+    """Return the events of a command that does not fail."""
     events = EventLog(directory, ())
     try:
         await run_crash_command(command, events)

@@ -1,4 +1,4 @@
-"""The table of devices: what each of them sent, and what it should have received of others."""
+"""The table of devices: messages sent, and messages that others sent to each."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -96,7 +96,8 @@ GROUP = Path("cpu.stat")
 
 
 def course() -> list[HostSample]:
-    """A sample a second; in the third one the second processor is taken, in the fourth a quota."""
+    """Return a sample a second; in the third the second processor is taken, in the fourth a
+    quota."""
     steal = [(0, 0), (0, 0), (S // 10, S // 10), (S // 10, S // 2), (S // 10, S // 2), (S, S // 2)]
     held = [0, 0, 0, 0, S // 4, S // 4]
     return [HostSample(second * S, steal[second], {GROUP: held[second]}) for second in range(6)]

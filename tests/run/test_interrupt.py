@@ -1,4 +1,4 @@
-"""Signals that ask a run to end, and a terminal that goes."""
+"""Signals that request the end of a run, and a terminal that goes."""
 
 import asyncio
 import os
@@ -51,7 +51,7 @@ def test_under_nohup_the_terminal_may_go() -> None:
 
 
 def on_a_terminal() -> None:
-    """Have a child led by its terminal, also where the tests were started by nohup."""
+    """Have a child led by its terminal, also if nohup started the tests."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     os.login_tty(os.dup(0))
 

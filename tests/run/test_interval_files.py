@@ -1,4 +1,4 @@
-"""One interval file of many: the same rows, each once, whatever happens meanwhile."""
+"""One interval file of many: the same rows, each once, whatever happens in the meantime."""
 
 import errno
 import shutil

@@ -1,4 +1,4 @@
-"""What Prometheus is told of a run, read as Prometheus reads it."""
+"""The live metrics of a run, read as Prometheus reads them."""
 
 import http.client
 import json

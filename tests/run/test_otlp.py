@@ -1,4 +1,4 @@
-"""What an OpenTelemetry collector is sent of a run, decoded as a collector decodes it."""
+"""The metrics of a run for an OpenTelemetry collector, decoded as a collector decodes them."""
 
 import asyncio
 import subprocess
@@ -25,7 +25,7 @@ TOKEN = "correct-horse-battery"
 
 
 class Receiver:
-    """What came to a collector that answers `status`: the decoded requests and their headers."""
+    """A collector that answers `status`: the decoded requests and their headers."""
 
     def __init__(self) -> None:
         self.status = 200
@@ -39,7 +39,7 @@ class Receiver:
         return {one.key: one.value.string_value for one in sent.resource.attributes}
 
     def samples(self) -> Samples:
-        """What came last, named as Prometheus names it."""
+        """Return the last samples, named as Prometheus names them."""
         found: Samples = {}
         (sent,) = self.requests[-1].resource_metrics
         for metric in sent.scope_metrics[0].metrics:

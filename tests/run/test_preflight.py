@@ -1,4 +1,4 @@
-"""What a broker is asked before the load, and what is said of one that cannot play the case."""
+"""The check of a broker before the load, and the words about one that cannot play the case."""
 
 import itertools
 import re
@@ -30,7 +30,7 @@ from tests.tables import table
 async def checked(
     brokers: LittleBroker | Sequence[LittleBroker], case: str, **fields: Any
 ) -> ServedBroker:
-    """The broker after the question; raises what the question does."""
+    """Check a broker and return it; raise the errors of the check."""
     several = [brokers] if isinstance(brokers, LittleBroker) else brokers
     async with AsyncExitStack() as stack:
         endpoints = tuple([await stack.enter_async_context(serving_little(b)) for b in several])
@@ -41,7 +41,7 @@ async def checked(
 
 
 async def lack(brokers: LittleBroker | Sequence[LittleBroker], case: str, **fields: Any) -> Text:
-    """The sentence of the refusal, an empty one for none."""
+    """Return the sentence of the refusal, an empty one for none."""
     try:
         await checked(brokers, case, **fields)
     except BrokerRefusedError as error:
@@ -58,7 +58,8 @@ def plan_of_fanin(**fields: Any) -> Plan:
 def able(
     connack: Mapping[str, int] | None = None, grants: int = 2, answers: str = "", **own: Any
 ) -> LittleBroker:
-    """A broker that states limits, grants no more than a QoS, or answers PUBACK to everything."""
+    """Return a broker that states limits, grants no more than a QoS, or answers PUBACK to
+    everything."""
     broker = LittleBroker(connack=Properties(**connack or {}), **own)  # type: ignore[arg-type]
     if grants < 2:
         broker.suback = lambda packet: SubAck(

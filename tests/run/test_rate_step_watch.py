@@ -68,7 +68,7 @@ def test_judged_parts_and_rate_changes() -> None:
 
 
 def even(at_s: float) -> int:
-    """Messages sent by then at 100/s."""
+    """Return the messages sent by then at 100/s."""
     rates = ((10, 50), (20, 100), (30, 40))
     total, before = 0.0, 0
     for end, rate in rates:
@@ -90,7 +90,7 @@ def test_each_step_has_its_own_counts_and_verdict() -> None:
 
 
 def test_responses_are_no_part_of_the_rate() -> None:
-    """Each request is answered: with the responses a step that sends half its rate looks whole."""
+    """With the responses a step that sends half its rate would look whole."""
     own = watch()
     marks = {at: even(at) for at in (0, 10, 12, 20, 22, 30, 31)}
     play(own, {at: mark(at, sent, responses=sent) for at, sent in marks.items()})

@@ -1,4 +1,4 @@
-"""What run.json says before a run begins."""
+"""The run.json of a run before it begins."""
 
 from dataclasses import replace
 

@@ -25,12 +25,12 @@ def names(directory: Path) -> list[str]:
 
 
 def modes(path: Path) -> dict[str, str]:
-    """Permissions of a directory and of all that is in it."""
+    """Return the permissions of a directory and of all that is in it."""
     return {one.name: f"{one.stat().st_mode & 0o7777:o}" for one in (path, *path.rglob("*"))}
 
 
 def fill(directory: Path) -> None:
-    """What a run writes, in all the ways in which it does."""
+    """Write the files of a run, in all the ways in which it does."""
     claim(directory)
     rundir.appending(directory / "a").close()
     write_json(directory / "b", {})

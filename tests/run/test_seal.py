@@ -1,4 +1,4 @@
-"""The seal of a run directory: what changed afterwards is told, and nothing is written to tell."""
+"""The seal of a run directory: later changes are reported, and nothing is written to find them."""
 
 import subprocess
 from collections.abc import Callable

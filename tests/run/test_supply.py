@@ -1,4 +1,4 @@
-"""The supply chain, played whole: real workers, Mosquitto as broker, faults on command."""
+"""The supply chain, played by real workers on Mosquitto, with faults on command."""
 
 import json
 import zipfile
@@ -96,7 +96,7 @@ async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
 
 
 def named_of(row: dict[str, Any]) -> int:
-    """Messages that a destination's names are for."""
+    """Return the messages that a destination's names are for."""
     words = [name.split() for name in row["missing"]]
     return sum(int(w[3]) - int(w[1]) + 1 if w[0] == "messages" else 1 for w in words)
 

@@ -1,4 +1,4 @@
-"""Runs played one after the other on one testbed: what stays, and what must not."""
+"""Runs one after the other on one testbed: what they share, and what they must not."""
 
 import asyncio
 import os

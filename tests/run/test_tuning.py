@@ -78,7 +78,7 @@ APPENDICES = tomllib.loads(
     (Path(__file__).parents[2] / "tuning/published/appendices.toml").read_text("utf-8")
 )
 PROFILES = {"B": "load-host", "C": "broker-host"}
-"""Whose machines an appendix is about."""
+"""The profile for the machines of an appendix."""
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_every_published_value_is_set_or_left_out_with_a_reason(
 
 
 def test_what_is_left_out_is_published() -> None:
-    """Of an appendix of the report, whichever; its other values have their appendix in the name."""
+    """Other values than those of the report have their appendix in the name."""
     published = {
         name: value for table in APPENDICES["table"] for name, value in table["values"].items()
     }
@@ -304,7 +304,7 @@ def test_script_of_a_profile_is_shell_and_names_every_setting(name: str) -> None
 
 
 def run_script(settings: Iterable[Setting], tools: Path, **environment: str) -> list[str]:
-    """What the script says, with these tools before those of the system."""
+    """Return what the script prints, with these tools before those of the system."""
     done = subprocess.run(
         ["sh", "-s", "eth0"],
         input=render_script(Profile("p", "t", tuple(settings)), "loadgen 0"),
@@ -347,7 +347,8 @@ LIMITS = (
 def run_with(
     tmp_path: Path, settings: tuple[Setting, ...], host: dict[str, str]
 ) -> tuple[list[str], list[str]]:
-    """What the script says, and what it calls to change the card, on a host of these values."""
+    """Return what the script prints, and its calls to change the card, on a host of these
+    values."""
     shutil.copytree(TOOLS, tmp_path / "bin", dirs_exist_ok=True)
     (tmp_path / "security/limits.d").mkdir(parents=True, exist_ok=True)
     calls = tmp_path / "calls"

@@ -1,4 +1,4 @@
-"""The broker of a run, watched into broker.jsonl as the score card reads it."""
+"""The watch of a run's broker into broker.jsonl, as the score card reads it."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def plan_of(**fields: Any) -> Plan:
 
 
 def served(*endpoints: Endpoint, pids: Sequence[int] = ()) -> ServedBroker:
-    """A broker with these endpoints; with `pids` one that was started here."""
+    """Return a broker with these endpoints; with `pids` one that was started here."""
     started: Any = tuple(SimpleNamespace(pid=pid, endpoints=endpoints) for pid in pids)
     return ServedBroker("reflector" if pids else "x", "1", endpoints, started)
 
@@ -54,7 +54,7 @@ HERE = Endpoint("mqtt", "127.0.0.1", 1)
 
 
 async def test_a_process_that_is_named(tmp_path: Path, events: EventLog) -> None:
-    """Of several endpoints none is asked for its counts: they may be one broker."""
+    """Several endpoints are not asked for counts: they may be one broker."""
     broker = served(HERE, Endpoint("mqtt", "127.0.0.1", 2))
     async with watched_broker(tmp_path, events, plan_of(broker_pid=os.getpid()), broker):
         await asyncio.sleep(0.05)
@@ -79,7 +79,7 @@ async def test_a_broker_of_ours_that_comes_back_as_another_process(
 async def test_what_listens_on_this_host_is_found(
     tmp_path: Path, events: EventLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker of somebody else: here this process, that cannot be told from ourselves."""
+    """Another's broker: here this process, which looks like our own."""
     monkeypatch.setattr(os, "getpid", lambda: 1)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("mqtt", "127.0.0.1", listener.getsockname()[1])
@@ -127,7 +127,7 @@ NODE_PAGE = (DATA / "node_exporter.txt").read_text()
 
 
 def test_counters_of_a_node_exporter() -> None:
-    """The exporter's own processor time does not count, nor do disks that are stacked on others."""
+    """The exporter's processor time does not count, nor do disks that are stacked on others."""
     assert counters_of(NODE_PAGE) == {
         "cpu_ns": 12_500_000_000,
         "processors": 2,

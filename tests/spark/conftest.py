@@ -11,6 +11,6 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
-    """One session for all tests: it takes seconds to start."""
+    """Provide one session for all tests: it takes seconds to start."""
     with open_session("local[2]", memory="1g") as session:
         yield session

@@ -1,4 +1,4 @@
-"""How the rows of runs are cut, and that the cuts do not show."""
+"""The cuts of the rows of runs, which must not show."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""However a score card ends: one line, and nothing stays in the temporary directory."""
+"""The end of a score card in any way: one line, and nothing stays in the temporary directory."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def scorecard(temporary: Path, arguments: Sequence[str]) -> "subprocess.Popen[st
 
 
 def ours_in(directory: Path, before: set[str]) -> set[str]:
-    """What is there now and was not, of this program, of Spark and of Java."""
+    """Return the new files of this program, of Spark and of Java."""
     return {path.name for path in directory.iterdir()} - before
 
 

@@ -1,4 +1,4 @@
-"""Runs where this program cannot look, but Spark's file systems can."""
+"""Runs at places that this program cannot read, but Spark's file systems can."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which Java is used, and how the runtime without the vector module is reached."""
+"""The choice of Java, and the start of the runtime without the vector module."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def fake_java(home: Path, version: str = "17.0.9") -> Path:
-    """A Java that tells this version and otherwise prints its arguments."""
+    """Make a Java that states this version and otherwise prints its arguments."""
     (home / "bin").mkdir(parents=True)
     (home / "lib").mkdir()
     java = home / "bin" / "java"
@@ -83,7 +83,7 @@ def test_a_session_is_in_utc_and_uses_this_interpreter(spark: "SparkSession") ->
 def test_a_java_that_does_not_start_is_one_error(
     tmp_path: Path,
 ) -> None:
-    """Started in a process of its own, for this one has a JVM already."""
+    """In a separate process, because this one has a JVM already."""
     broken = fake_java(tmp_path / "broken")
     (broken / "bin" / "java").write_text(
         '#!/bin/sh\n[ "$1" = -version ] && echo \'version "17"\' >&2 && exit\n'
@@ -124,7 +124,7 @@ def test_the_telling_line_of_a_stack_trace() -> None:
 
 
 def test_a_job_ends_when_it_is_asked_to(spark: "SparkSession") -> None:
-    """pyspark waits for a job of which it was to hear the rows, whatever was raised meanwhile."""
+    """pyspark waits for the rows of a job, whatever was raised in the meantime."""
 
     def slow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

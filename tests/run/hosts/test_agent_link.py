@@ -26,7 +26,7 @@ class End:
 
 @asynccontextmanager
 async def listening(secret: bytes) -> AsyncIterator[tuple[End, int]]:
-    """A coordinator's end and its port."""
+    """Provide a coordinator's end and its port."""
     end = End()
     context = tls_of(secret, ssl.Purpose.CLIENT_AUTH)
     server = await asyncio.get_running_loop().create_server(
@@ -71,7 +71,7 @@ async def test_a_side_with_another_secret_is_refused(secret: bytes) -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 async def test_a_side_that_trusts_everybody_is_refused(own: bool) -> None:
-    """Such as a relay, which ends the TLS of one side and begins another to the coordinator."""
+    """It could be a relay that ends the TLS of one side and begins another."""
     context = tls_of(b"x" * 32, ssl.Purpose.SERVER_AUTH)
     if not own:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -19,12 +19,12 @@ Delays = Callable[[], tuple[float, float]]
 
 
 def quiet() -> tuple[float, float]:
-    """A network that always takes 50 µs each way."""
+    """Return delays of a network that always takes 50 µs each way."""
     return 50_000, 50_000
 
 
 def busy(seed: int) -> Delays:
-    """Delays with a floor, and now and then a long one, each way by itself."""
+    """Return delays with a floor, and now and then a long one, each way by itself."""
     chance = random.Random(seed)
 
     def delay() -> float:
@@ -40,7 +40,7 @@ def estimates(
     seconds: float,
     start_ns: int = 5 * DAY_NS,
 ) -> Iterator[tuple[float, ClockEstimate]]:
-    """The truth and the estimate after each round trip, ten a second; `ahead(t)` in ns."""
+    """Yield the truth and the estimate after each round trip, ten a second; `ahead(t)` in ns."""
     for step in range(int(seconds * 10)):
         sent = start_ns + step * S // 10
         there, back = delays()
@@ -103,7 +103,7 @@ def test_a_clock_that_was_set_is_found_again() -> None:
 
 
 def test_a_clock_that_jumps_in_a_run_is_in_its_bound() -> None:
-    """Until the new offset was found, moments were wrong by the jump."""
+    """Until the new offset is known, moments are wrong by the jump."""
     link = Mock(AgentLink)
     agent = RemoteHost(Joined(host_of(), "m", {}, {}), link)
     for clock, worst_ns in (

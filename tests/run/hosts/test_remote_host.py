@@ -1,4 +1,4 @@
-"""Runs on several hosts: agents are processes of this machine, each with workers of its own."""
+"""Runs on several hosts: agents are processes of this machine, each with its workers."""
 
 import asyncio
 import shutil
@@ -42,7 +42,7 @@ from tests.testbeds import run, search
 from tests.verdicts import faults
 
 PROMISED_S = 10.0
-"""Within which everything stops when a host is lost."""
+"""Longest time until everything stops after a host was lost."""
 TIMES = {"warmup": 0.5, "duration": 1.5, "settle": 0.1}
 LONG = {"warmup": 0.2, "duration": 60, "broker": "reflector"}
 
@@ -76,7 +76,7 @@ def workers_of(process: "subprocess.Popen[bytes]") -> list[psutil.Process]:
 
 
 async def gone(processes: list[psutil.Process], within_s: float) -> list[psutil.Process]:
-    """Those that are still there after so long."""
+    """Return the processes that are still there after so long."""
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:
         processes = [
@@ -181,7 +181,7 @@ async def lose_in_the_window(
     harm: Callable[[], None],
     changed: Mapping[str, object] | None = None,
 ) -> tuple[RunResult, float]:
-    """A run in whose window harm is done; with how long it went on after that."""
+    """Do harm in the window of a run; return the run and the time that it went on."""
     done_s = 0.0
 
     def look(snapshot: Snapshot) -> None:
@@ -258,7 +258,7 @@ async def test_an_agent_that_stands_still_is_lost_and_its_workers_end(tmp_path: 
 
 @asynccontextmanager
 async def relayed_agents(carry: Callable[..., Awaitable[None]]) -> AsyncIterator[Agents]:
-    """Two agents, of which the second connects through a relay that carries bytes so."""
+    """Provide two agents, the second of which connects through a relay that carries bytes so."""
     targets: list[tuple[str, int]] = []
     open_ends: list[asyncio.StreamWriter] = []
 
@@ -280,7 +280,7 @@ async def relayed_agents(carry: Callable[..., Awaitable[None]]) -> AsyncIterator
 
 
 async def test_a_delay_on_one_way_is_inside_the_bound(tmp_path: Path) -> None:
-    """What the agent says comes late, what it hears does not."""
+    """Messages of the agent are late, those to it are not."""
     loop = asyncio.get_running_loop()
     slow_s = 0.25
 

@@ -24,7 +24,7 @@ ENTRY = "tests.run.echo_worker:run_worker"
 
 
 def ignored(_row: int, _header: object, _block: bytes) -> None:
-    """Frames nobody asked for."""
+    """Drop a frame."""
 
 
 def running(pid: int) -> bool:
@@ -176,7 +176,7 @@ async def test_traceback_of_a_worker_stays_off_the_screen(
 
 
 def run_script(directory: Path, *with_pool: str) -> subprocess.CompletedProcess[str]:
-    """What came of a script without a main guard that does this with three workers."""
+    """Run a script without a main guard that does this with three workers."""
     script = directory / "script.py"
     lines = textwrap.indent("\n".join(with_pool), " " * 8)
     script.write_text(

@@ -1,4 +1,4 @@
-"""Stands for the runs of a testbed in tests of searches and sweeps: plays none."""
+"""A stand-in for the runs of a testbed in tests of searches and sweeps."""
 
 import asyncio
 import json

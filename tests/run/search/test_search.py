@@ -47,7 +47,7 @@ def wanted_at(url: str, **changed: Any) -> Search:
 
 
 def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
-    """A run at this rate on a broker that serves `ceiling` a second and queues the rest."""
+    """Return a run at this rate on a broker that serves `ceiling` a second and queues the rest."""
     over = max(0.0, rate - ceiling)
     seconds = range(int(window_s))
     return facts_with(
@@ -64,7 +64,7 @@ def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
-    """Runs on a broker with a ceiling."""
+    """Provide runs on a broker with a ceiling."""
     fake = FakeRuns()
     fake.judged = lambda scenario: facts_at(scenario.rate or 0, 10_000, scenario.duration)
     fake.says = None
@@ -218,7 +218,7 @@ async def test_interrupted_step_does_not_count(runs: FakeRuns, tmp_path: Path) -
 async def test_step_whose_broker_went_away_is_not_kept(
     runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody listens at the broker's address when the step has ended."""
+    """After the step nothing listens at the broker's address."""
     monkeypatch.setattr("loadgen.run.search.search._RECOVERY_S", 0)
     lost = facts_with(disconnects=3, latency_bound_us=1.0)
     usual = runs.judged
