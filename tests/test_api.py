@@ -71,7 +71,6 @@ def test_run_from_a_script(tmp_path: Path) -> None:
 
 
 async def test_run_inside_a_running_loop(tmp_path: Path) -> None:
-    """Use the blocking form, as in a notebook."""
     threads = threading.active_count()
     assert not faults(api.run(fanin(), tmp_path / "blocked").reasons)
     with refused("NOT_EMPTY", RunDirectoryError):
@@ -170,11 +169,7 @@ def test_package_tells_that_it_is_typed() -> None:
     assert (Path(api.__file__).parent / "py.typed").exists()
 
 
-# Errors ---------------------------------------------------------------------------------------
-
-
 def raises_of_the_package() -> Iterator[tuple[Path, ast.Call]]:
-    """Yield every `raise Class(...)` outside of the command line."""
     for path in sorted(PACKAGE.rglob("*.py")):
         if "cli" not in path.relative_to(PACKAGE).parts:
             for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -140,8 +140,6 @@ class _Client:
 
 @asynccontextmanager
 async def serving_little(broker: LittleBroker) -> AsyncIterator[Endpoint]:
-    """Serve the broker at a separate port for the length of the block."""
-
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client, received = _Client(broker, writer), b""
         broker.connected.add(client)

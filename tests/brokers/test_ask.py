@@ -44,7 +44,6 @@ CONNECT_3_1_1 = b"\x04MQTT\x04"
 async def serving(
     talk: Talk, tls: ssl.SSLContext | None = None, scheme: str = "mqtt"
 ) -> AsyncIterator[Endpoint]:
-    """Serve at a separate port."""
     path = "/m" if scheme == "ws" else ""
     async with talking(talk, tls) as port:
         yield Endpoint(scheme, "127.0.0.1", port, "user", SECRET, path)
@@ -155,9 +154,6 @@ async def test_nothing_answers_the_attempt(monkeypatch: pytest.MonkeyPatch) -> N
     assert (error.code, error.values["timeout_s"]) == ("NO_ANSWER", 0.3)
 
 
-# Versions ---------------------------------------------------------------------------------------
-
-
 def accepts(level: bytes) -> Talk:
     """Return a broker of one version that drops a client of the other without a word."""
 
@@ -255,9 +251,6 @@ async def test_the_login_of_a_device_is_used() -> None:
     assert len({one.client_id for one in little.connects}) == len(little.connects) == 2
 
 
-# Refusals ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("answer", "version", "code", "name"), rows_of("brokers.refusals"))
 async def test_a_refusal_has_its_reason_and_advice(
     answer: str, version: int, code: str, name: str
@@ -281,9 +274,6 @@ async def test_the_refusal_of_another_reason_is_shown_first() -> None:
         with pytest.raises(CannotRunError) as caught:
             await greet(reflector.endpoints[0])
     assert caught.value.values["name"] == "Banned (0x8A)"
-
-
-# TLS and WebSocket ------------------------------------------------------------------------------
 
 
 @needs_mosquitto
@@ -467,9 +457,6 @@ async def test_close_frame_leaves_no_unread_exception(accepts: bool) -> None:
     gc.collect()
     await asyncio.sleep(0)
     assert unread == []
-
-
-# The end of connections -------------------------------------------------------------------------
 
 
 async def test_an_accepted_connection_is_closed_if_the_wait_is_cancelled(

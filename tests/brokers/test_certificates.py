@@ -31,7 +31,6 @@ def strict(authority: Path) -> ssl.SSLContext:
 
 
 def shake_hands(files: CertificateFiles, client: ssl.SSLContext, host: str) -> str | None:
-    """Shake hands over loopback; return the version of TLS."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(files.certificate, files.key)
     ours, theirs = socket.socketpair()

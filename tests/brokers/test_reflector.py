@@ -170,9 +170,6 @@ async def test_a_connection_waits_for_a_descriptor(client: ClientMaker) -> None:
         await (await third).sync()
 
 
-# --- hostile bytes --------------------------------------------------------------------------------
-
-
 async def _raw(reflector: Endpoint, data: bytes) -> Client:
     raw = Client(reflector, Connect("raw"))
     await raw.open()

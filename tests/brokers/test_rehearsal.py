@@ -35,7 +35,6 @@ async def checked(endpoint: Endpoint, case: str, **fields: Any) -> ServedBroker:
 
 
 async def refusal(endpoint: Endpoint, case: str, **fields: Any) -> str:
-    """Return the code of the refusal."""
     with pytest.raises(BrokerRefusedError) as caught:
         await checked(endpoint, case, **fields)
     code: str = caught.value.values.get("what", caught.value.args[0]).code
@@ -107,9 +106,6 @@ async def test_sessions_of_the_rehearsal_do_not_stay() -> None:
             await checked(endpoint, "persistent", mqtt=mqtt, client_id=pattern)
             again = await checked(endpoint, "persistent", mqtt=mqtt, client_id=pattern)
             assert all("Receive Maximum" in remark for remark in again.remarks)
-
-
-# Clients ---------------------------------------------------------------------------------------
 
 
 async def test_when_one_cannot_connect_the_others_are_gone() -> None:

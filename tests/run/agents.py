@@ -32,7 +32,6 @@ class Agents:
     outputs: list[asyncio.StreamReader]
 
     async def words(self, number: int) -> str:
-        """Return the next reason that an agent prints."""
         line = await asyncio.wait_for(self.outputs[number].readline(), _END_S)
         return line.decode().removeprefix("loadgen agent: ").strip()
 

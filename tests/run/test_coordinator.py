@@ -37,8 +37,6 @@ Fake = Callable[..., Any]
 
 
 def when(phase: str, act: Callable[[], object]) -> Callable[[Snapshot], None]:
-    """Return a progress that acts at each snapshot of a phase."""
-
     def progress(snapshot: Snapshot) -> None:
         if snapshot.phase == phase:
             act()
@@ -165,9 +163,6 @@ async def test_host_that_is_too_small_is_told_before_anything_starts(tmp_path: P
     assert not (tmp_path / "run").exists()
 
 
-# With the real workers -----------------------------------------------------------------------
-
-
 NOBODY = "mqtt://127.0.0.1:1"
 """Nobody listens there: what is refused before anyone is asked has another error."""
 
@@ -220,9 +215,6 @@ async def test_a_tls_file_that_is_not_there_is_named(tmp_path: Path, field: str)
         given = {"broker": NOBODY.replace("mqtt", "mqtts"), field: f"{tmp_path}/none.pem"}
         with refused("TLS_FILE", field=field, devices="every device"):
             await run(build_scenario(case, None, given), tmp_path / "run")
-
-
-# Crashes by a command of the user -----------------------------------------------------------------
 
 
 async def said_by(directory: Path, command: str) -> str:

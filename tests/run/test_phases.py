@@ -55,8 +55,6 @@ def plan_of(workers: int = 2, *, messages: bool = True) -> Plan:
 
 @dataclass
 class Played:
-    """The state after a play with fake workers, and the files in the run directory."""
-
     state: RunState
     directory: Path
     pool: WorkerPool
@@ -78,7 +76,6 @@ Play = Callable[..., Any]
 def monitored(
     directory: Path, plan: Plan | None = None, writer: type[IntervalWriter] = IntervalWriter
 ) -> Iterator[Monitor]:
-    """Provide a monitor that has no workers."""
     events = EventLog(directory)
     record = RunOutput("r", time.monotonic_ns(), events, writer(directory, "r"))
     yield Monitor(plan or plan_of(), record, lambda snapshot: None)

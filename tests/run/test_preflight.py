@@ -30,7 +30,6 @@ from tests.tables import table
 async def checked(
     brokers: LittleBroker | Sequence[LittleBroker], case: str, **fields: Any
 ) -> ServedBroker:
-    """Check a broker and return it; raise the errors of the check."""
     several = [brokers] if isinstance(brokers, LittleBroker) else brokers
     async with AsyncExitStack() as stack:
         endpoints = tuple([await stack.enter_async_context(serving_little(b)) for b in several])

@@ -68,7 +68,6 @@ def test_judged_parts_and_rate_changes() -> None:
 
 
 def even(at_s: float) -> int:
-    """Return the messages sent by then at 100/s."""
     rates = ((10, 50), (20, 100), (30, 40))
     total, before = 0.0, 0
     for end, rate in rates:

@@ -96,7 +96,6 @@ async def test_one_lost_offer_is_found_and_named(tmp_path: Path) -> None:
 
 
 def named_of(row: dict[str, Any]) -> int:
-    """Return the messages that a destination's names are for."""
     words = [name.split() for name in row["missing"]]
     return sum(int(w[3]) - int(w[1]) + 1 if w[0] == "messages" else 1 for w in words)
 

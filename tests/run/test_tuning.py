@@ -304,7 +304,6 @@ def test_script_of_a_profile_is_shell_and_names_every_setting(name: str) -> None
 
 
 def run_script(settings: Iterable[Setting], tools: Path, **environment: str) -> list[str]:
-    """Return what the script prints, with these tools before those of the system."""
     done = subprocess.run(
         ["sh", "-s", "eth0"],
         input=render_script(Profile("p", "t", tuple(settings)), "loadgen 0"),

@@ -26,7 +26,6 @@ class End:
 
 @asynccontextmanager
 async def listening(secret: bytes) -> AsyncIterator[tuple[End, int]]:
-    """Provide a coordinator's end and its port."""
     end = End()
     context = tls_of(secret, ssl.Purpose.CLIENT_AUTH)
     server = await asyncio.get_running_loop().create_server(

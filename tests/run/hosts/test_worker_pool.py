@@ -176,7 +176,6 @@ async def test_traceback_of_a_worker_stays_off_the_screen(
 
 
 def run_script(directory: Path, *with_pool: str) -> subprocess.CompletedProcess[str]:
-    """Run a script without a main guard that does this with three workers."""
     script = directory / "script.py"
     lines = textwrap.indent("\n".join(with_pool), " " * 8)
     script.write_text(

@@ -64,7 +64,6 @@ def facts_at(rate: float, ceiling: float, window_s: float = 10.0) -> RunFacts:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
-    """Provide runs on a broker with a ceiling."""
     fake = FakeRuns()
     fake.judged = lambda scenario: facts_at(scenario.rate or 0, 10_000, scenario.duration)
     fake.says = None
