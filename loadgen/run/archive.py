@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from loadgen.cases.registry import CASES
-from loadgen.errors import DiskError, RunDirectoryError
+from loadgen.errors import RunDirectoryError
 from loadgen.run.redaction import printable
-from loadgen.run.rundir import disk_errors
+from loadgen.run.rundir import replacing
 from loadgen.run.seal import verify
 from loadgen.sentences import RUN_TEXT
 
@@ -51,7 +51,6 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
     members: list[tuple[str, bytes | Path]] = [*files.items(), ("config/scenario.json", scenario)]
     archive = _next_to(run, ".jar") if out is None else out
-    # Listed before the archive exists, which may be in one of these directories.
     for folder, directory in (("FinalRun", run), *([("RepeatRun", repeat)] if repeat else [])):
         # Hidden files are half written.
         visible = (path for path in sorted(directory.rglob("*")) if path.name[0] != ".")
@@ -60,22 +59,15 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             if path.name in _DRIVER_OUTPUT:
                 members.append((f"DriverOutput/{folder}-{path.name}", path))
         members.append((f"DriverOutput/{folder}-console.txt", _console(directory)))
-    made = False
+    if archive.exists():
+        raise RunDirectoryError(RUN_TEXT.EXISTS(path=_shown(archive)))
     try:
-        with disk_errors(archive), zipfile.ZipFile(archive, "x", zipfile.ZIP_DEFLATED) as jar:
-            made = True
+        with replacing(archive) as hidden, zipfile.ZipFile(hidden, "w") as jar:
             for name, content in members:
                 data = content.read_bytes() if isinstance(content, Path) else content
                 jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
-    except FileExistsError:
-        raise RunDirectoryError(RUN_TEXT.EXISTS(path=_shown(archive))) from None
-    except (OSError, DiskError) as error:
-        if made:
-            # Half an archive would pass for a whole one.
-            archive.unlink(missing_ok=True)
-        if isinstance(error, DiskError):
-            raise
-        if isinstance(error, FileNotFoundError) and made:
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and archive.parent.is_dir():
             raise RunDirectoryError(RUN_TEXT.STILL_WRITTEN(path=_shown(run))) from None
         message = RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
         raise RunDirectoryError(message) from None
