@@ -45,11 +45,9 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The broker of a trial, the way to connect, and the longest silence of a wait."""
+    """The broker of a trial, and the clients that try it."""
 
     greeting: Greeting
-    tls_context: ssl.SSLContext | None
-    quiet_s: float
     pool: ClientPool
 
     @property
@@ -69,10 +67,10 @@ class Trial:
             endpoints=(self.greeting.endpoint,),
             separate=False,
             needs=BrokerNeeds(qos_option="QoS {highest}"),
-            tls_context=self.tls_context,
+            tls_context=self.pool.tls_context,
             answer_s=TRIAL_S,
             return_s=TRIAL_S,
-            quiet_s=self.quiet_s,
+            quiet_s=self.pool.quiet_s,
         )
         return next(iter((await rehearse(wanted)).lacks), None)
 
@@ -237,7 +235,7 @@ async def feature_of(
         return Feature(None, "absent", BROKER_TEXT.MQTT_5_ONLY())
     try:
         async with asyncio.timeout(TRIAL_S), ClientPool(tls_context, quiet_s=quiet_s) as pool:
-            return await TRIALS[name](Trial(greeting, tls_context, quiet_s, pool))
+            return await TRIALS[name](Trial(greeting, pool))
     except CannotRunError as error:
         return Feature(None, "tried", anonymous(error.args[0]))
     except TimeoutError:
