@@ -78,13 +78,11 @@ class StandIns(LocalHost):
             self._workers[row] = FakeWorker(channel)
             on_event(WorkerStarted(row, 1))
 
-    def send(
-        self, rows: Sequence[int], header: Header, each: Mapping[int, Header] | None = None
-    ) -> None:
+    def send(self, rows: Sequence[int], header: Header) -> None:
         if header.get("op") in ("beat", "clock"):
             return
         for row in rows:
-            self._workers[row].command({**header, **(each or {}).get(row, {})})
+            self._workers[row].command(header)
 
     def tick(self) -> None:
         for worker in self._workers.values():
