@@ -1,12 +1,16 @@
 """A private reflector or sink, whose process alone loads the kernels (serve_reflector.py)."""
 
 import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from loadgen import __version__
-from loadgen.brokers.process import Program, ProgramSettings, run_program
+from loadgen.brokers.process import Program, ProgramBroker, ProgramSettings, run_program
+
+_Run = Callable[..., AbstractAsyncContextManager[ProgramBroker]]
 
 
 def _reflector(name: str, settings: ProgramSettings) -> Program:
@@ -18,5 +22,5 @@ def _reflector(name: str, settings: ProgramSettings) -> Program:
     return Program(name, __version__, configure, b"serving", saves=False, ready_s=300.0)
 
 
-run_reflector: Final = partial(run_program, partial(_reflector, "reflector"))
-run_sink: Final = partial(run_program, partial(_reflector, "sink"))
+run_reflector: Final[_Run] = partial(run_program, partial(_reflector, "reflector"))
+run_sink: Final[_Run] = partial(run_program, partial(_reflector, "sink"))
