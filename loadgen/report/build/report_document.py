@@ -102,13 +102,12 @@ def report_document(
     result: ReportResult,
     command: Sequence[str] = (),
     power: Mapping[int, LogSettings] | None = None,
-    rack_units: float | None = None,
 ) -> Report:
     """Return the document of a report; `power` has the logs of each broker, counted from 1."""
     names = [broker.name for broker in result.plan.brokers]
     measured = sorted(result.measured, key=lambda of: CASES[of.measurement.item.case].place)
     shown = [
-        _shown(of, result.directory, names, (power or {}).get(of.measurement.broker), rack_units)
+        _shown(of, result.directory, names, (power or {}).get(of.measurement.broker))
         for of in measured
     ]
     left_out = (*result.plan.left_out, *result.left_out)
@@ -161,11 +160,7 @@ def report_document(
 
 
 def _shown(
-    measured: MeasuredItem,
-    directory: Path,
-    names: Sequence[str],
-    logs: LogSettings | None,
-    rack_units: float | None,
+    measured: MeasuredItem, directory: Path, names: Sequence[str], logs: LogSettings | None
 ) -> _Shown:
     measurement = measured.measurement
     rows = table_of(measured.sweep).rows if measured.sweep.measured else ()
@@ -176,7 +171,7 @@ def _shown(
     for path in paths:
         try:
             run = open_run(path)
-            cards[str(path.relative_to(directory))] = summarize(run, logs, rack_units)
+            cards[str(path.relative_to(directory))] = summarize(run, logs)
         except RunDirectoryError:
             continue
         if conditions := measurement.item.conditions:
