@@ -1,7 +1,7 @@
 """The reader of power logs: the samples of each outlet, in one pass over the lines."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -49,7 +49,6 @@ _FIRST_ROWS = 20
 Int64Array = NDArray[np.int64]
 Float64Array = NDArray[np.float64]
 _Rows = Sequence[Sequence[str]]
-_LogRows = tuple[Sequence[int], Sequence[str], _Rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,29 +248,27 @@ def _time_in(cells: Sequence[str], layout: Layout) -> str:
 # --- rows -----------------------------------------------------------------------------------
 
 
-def _rows_of(layout: Layout, table: Table) -> _LogRows:
-    """Return the line numbers, texts of times and cells of all rows; refuse sums and odd widths."""
+def _rows_of(layout: Layout, table: Table) -> Iterator[tuple[int, str, Sequence[str]]]:
+    """Yield the line number, time and cells of each row; refuse sums and odd widths."""
     width, named = len(layout.titles), layout.places("outlet", "series", "value", "units")
-    lines: list[int] = []
-    times: list[str] = []
-    rows: list[Sequence[str]] = []
+    first: Sequence[str] = ()
     for line, cells in table.rows:
         if len(cells) < width or any(cells[width:]):
             values = {"line": line, "width": len(cells), "expected": width}
             raise LogError(POWER_TEXT.LINE_WIDTH, **values, text=printable(" ".join(cells), 80))
-        for place, (cell, first) in enumerate(zip(cells, rows[0] if rows else (), strict=False)):
+        for place, (cell, above) in enumerate(zip(cells, first, strict=False)):
             there = {word for word in words_of(cell) if word.isalpha()}
-            if there and there <= words("summary") and place not in named and cell != first:
+            if there and there <= words("summary") and place not in named and cell != above:
                 raise LogError(POWER_TEXT.LINE_SUM, line=line, text=printable(cell, 40))
-        lines.append(line)
-        times.append(_time_in(cells, layout))
-        rows.append(cells)
-    return lines, times, rows
+        first = first or cells
+        yield line, _time_in(cells, layout), cells
 
 
 def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -> LogSamples:
     """Return the samples of the figures that are used; raise LogError."""
-    form, (numbers, times, rows) = layout.format, _rows_of(layout, table)
+    form, read = layout.format, [*_rows_of(layout, table)]
+    numbers, times = [line for line, *_ in read], [time for _, time, _ in read]
+    rows = [cells for *_, cells in read]
     head = [line for _, line in lines[:HEAD_LINES]]
     above = (zone_in(line) for line in head if expression("zone_line").search(line))
     # "(UTC+01:00) Amsterdam" may or may not include summer time.
