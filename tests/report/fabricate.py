@@ -229,7 +229,7 @@ def histogram(values_ns: Any) -> tuple[Any, Any]:
 
 
 def write_run(directory: Path, document: dict[str, Any] | None, rows: list[Interval]) -> Path:
-    """A run directory of these; no run.json where document is None."""
+    """A run directory with these rows; without run.json if `document` is None."""
     (directory / "intervals").mkdir(parents=True)
     if document is not None:
         (directory / "run.json").write_bytes(orjson.dumps(document))
@@ -257,7 +257,7 @@ def card_of(
 
 
 def fabricate(directory: Path, run: str = "run-1", case: str = "fanin", **changes: Any) -> Path:
-    """A whole run directory; `changes` replace keys of run.json, but `seed` and `seconds`."""
+    """A run directory; `changes` replace keys of run.json, but for `rows_seed` and `seconds`."""
     seconds = changes.pop("seconds", 4)
     seed = changes.pop("rows_seed", 1)
     document = run_document(run, case, seconds, **changes)

@@ -1,4 +1,4 @@
-"""Run directories that cannot be used are one clear line, and nothing is touched."""
+"""A run directory that cannot be used is refused in one line, and is not changed."""
 
 from dataclasses import replace
 from pathlib import Path

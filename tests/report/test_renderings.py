@@ -43,7 +43,7 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> list[ScoreCard]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> ScoreCard:
-    """A run in which everything that comes from outside is an attack."""
+    """A run in which every text from outside is an attack."""
     directory = tmp_path_factory.mktemp("hostile")
     document = make.run_document(
         run=f"=1+1{HOSTILE}",
@@ -209,7 +209,7 @@ def unpacked(text: str) -> str:
 
 
 def test_only_the_pages_own_scripts_may_run(hostile: ScoreCard) -> None:
-    """Its own, and the library that it unpacks."""
+    """The page's script, and the library that it unpacks."""
     page = Page(to_html(report_of([hostile])))
     (policy,) = [a["content"] for t, a in page.elements if t == "meta" and "http-equiv" in a]
     (own,) = [text for attributes, text in page.scripts if "type" not in attributes]
@@ -253,7 +253,7 @@ def test_html_has_verdict_table_and_charts(cards: list[ScoreCard]) -> None:
 
 
 def charts_on(page: Page) -> list[Any]:
-    """What each chart draws, and its table."""
+    """The figure and the table of each chart."""
     return [
         orjson.loads(unpacked(text))
         for attributes, text in page.scripts
@@ -290,7 +290,7 @@ def test_an_invalid_run_is_marked_in_the_common_table(
 
 
 def test_a_page_carries_a_part_of_plotly_and_is_small(cards: list[ScoreCard]) -> None:
-    """The file as npm has it, checked in: nobody edited it; a page carries it packed."""
+    """The file is that of npm, unchanged; a page has it compressed."""
     script = files("loadgen.report.render").joinpath(PLOTLY).read_bytes()
     assert b"plotly.js (basic - minified) v4.1.1" in script[:100]
     assert b"Licensed under the MIT license" in script[:300]

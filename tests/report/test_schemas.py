@@ -1,4 +1,4 @@
-"""The schemas in the package say what the files hold."""
+"""The schemas in the package describe the files."""
 
 from pathlib import Path
 

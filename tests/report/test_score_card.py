@@ -28,7 +28,7 @@ def values(card: ScoreCard) -> dict[str, float | None]:
 
 
 def with_power(directory: Path, case: str, *args: Any, **options: Any) -> ScoreCard:
-    """A run with a clock that is set so that its window lies within the report's tables."""
+    """A run whose clock puts its window within the tables of the published report."""
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": POWER_TABLES_S * make.SECOND_NS}
     return summarize_run(make.fabricate(directory, case=case, clock=clock), *args, **options)
 
@@ -107,7 +107,7 @@ def test_power_of_any_case_by_node(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("offset", "watts"), [("1m", 136.0), ("-60s", 139.0)])
 def test_an_offset_moves_the_log(tmp_path: Path, offset: str, watts: float) -> None:
-    """The PDU is a minute ahead: what it says at 10:07 was at 10:06."""
+    """The PDU is a minute ahead: its sample of 10:07 was taken at 10:06."""
     card = with_power(tmp_path / "run", "persistent", LOGS[:1], "UTC", pdu_offset=offset)
     assert card.power is not None and card.power.watts == watts
 
@@ -270,7 +270,7 @@ def test_curves_show_the_course(tmp_path: Path) -> None:
 
 
 def test_a_partial_second_is_drawn_at_its_rate(tmp_path: Path) -> None:
-    """The load begins and ends within a second: half of the messages in half of it is no dip."""
+    """The load begins and ends within a second, which has half of the messages in half its time."""
     windows = make.run_document()["windows"]
     half = make.SECOND_NS // 2
     windows["warmup"] = [windows["warmup"][0] + half, windows["measure"][0]]

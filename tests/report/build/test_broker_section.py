@@ -44,7 +44,7 @@ def card_with(run: Path, *records: dict[str, Any]) -> ScoreCard:
 
 
 def test_processor_time_of_the_window(tmp_path: Path) -> None:
-    """The window is second 3 to 7, between samples: half of what one interval used counts."""
+    """The window, second 3 to 7, begins and ends between samples: half of an interval counts."""
     samples = [process(s + 0.5, 7.0 + 0.25 * s, 10 + s) for s in range(9)]
     card = card_with(tmp_path / "run", *samples)
     assert card.broker is not None
@@ -61,7 +61,7 @@ def test_processor_time_of_the_window(tmp_path: Path) -> None:
 
 
 def test_nodes_are_added_up(tmp_path: Path) -> None:
-    """A node with a disk and a network, one with processors alone: of the sum, as far as known."""
+    """One node has a disk and a network, the other only processors."""
     more = {"network_sent_bytes": 0, "processors": 4}
     first = [process(s, 0.25 * s, 100, **more, disk_read_bytes=s << 20) for s in range(9)]
     second = [process(s, 0.5 * s, 20, processors=2) for s in range(9)]
@@ -122,7 +122,7 @@ def test_a_broker_not_watched_all_the_time_has_no_figure(tmp_path: Path) -> None
     ("counted", "agrees"), [(500, True), (1000, False), (490, False), (501, True)]
 )
 def test_the_brokers_own_count(tmp_path: Path, counted: int, agrees: bool) -> None:
-    """A broker that got each message twice did not get what we say we sent."""
+    """A broker that counts 1,000 received each of our 500 messages twice."""
     records = [word(0.2, RECEIVED, 1000), word(9.5, RECEIVED, 1000 + counted)]
     card = card_with(tmp_path / "run", *records)
     assert card.broker is not None
@@ -136,7 +136,7 @@ def test_the_brokers_own_count(tmp_path: Path, counted: int, agrees: bool) -> No
 
 
 def test_words_in_the_middle_are_compared_over_their_time(tmp_path: Path) -> None:
-    """From 3.5 to 5.5: 200 messages; the broker says 200, and 400 where it got them twice."""
+    """200 messages were sent between the two reports, at seconds 3.5 and 5.5."""
     for counted, agrees in ((200, True), (1000, False)):
         records = [word(3.5, RECEIVED, 0), word(5.5, RECEIVED, counted)]
         card = card_with(tmp_path / f"run-{counted}", *records)

@@ -125,7 +125,7 @@ def test_sides_are_told_apart_by_what_differs(card: ScoreCard) -> None:
 
 
 def test_welch_against_a_worked_example() -> None:
-    """Two samples of Welch's test in any textbook: unequal n and spread."""
+    """Two samples of unequal size and spread."""
     a, b = (27.5, 21.0, 19.0, 23.6, 17.0), (27.1, 22.0, 20.8, 23.4)
     va, vb = stdev(a) ** 2 / 5, stdev(b) ** 2 / 4
     freedom = (va + vb) ** 2 / (va**2 / 4 + vb**2 / 3)
@@ -179,7 +179,7 @@ def test_a_regression_is_beyond_the_bound_for_the_worse(
 
 
 def test_three_repetitions_excuse_what_is_within_their_spread(card: ScoreCard) -> None:
-    """6 % beyond a bound of 5 %: of two runs a side nobody knows, of three it is noise."""
+    """6 % is beyond the bound of 5 %, but noise if three runs a side spread as much."""
     wide, near = (100, 110, 90), (94, 104, 84)
     for count, told in ((1, 1), (2, 1), (3, 0)):
         cards = [run_at(card, rate) for rate in (*wide[:count], *near[:count])]
@@ -199,7 +199,7 @@ def test_a_field_that_older_runs_lack_makes_no_other_side(card: ScoreCard) -> No
 
 
 def test_how_a_run_is_judged_and_watched_makes_no_other_side(card: ScoreCard) -> None:
-    """A gate that is made sharper still has its history."""
+    """A stricter gate keeps its history."""
     judged = {"require": ["lost==0"], "abort_on_fail": True, "latency_bound": 0.5}
     other = run_at(card, 100, **judged, metrics=":9464", otlp="http://x")
     (comparison,) = compare([run_at(card, 100), other])
@@ -214,7 +214,7 @@ def test_an_option_of_a_later_version_that_is_off_leaves_a_history_whole(card: S
 
 
 def test_a_figure_that_a_gate_cannot_look_at_is_told(card: ScoreCard) -> None:
-    """A withheld figure is no pass."""
+    """A withheld figure does not pass."""
     none = replace(card, rows=tuple(replace(row, value=None) for row in card.rows))
     (gate,) = compare([card, none], [True, False])
     assert len(gate.remarks) == 1

@@ -137,7 +137,7 @@ def test_a_damaged_ledger_is_one_line(tmp_path: Path, ledger: Any) -> None:
 
 
 def run_of(url: str = "mqtts://b", tls: object = None, **scenario: object) -> dict[str, Any]:
-    """The parts of run.json that say how devices connected."""
+    """The parts of run.json that describe the connections of devices."""
     document = make.run_document()
     document["broker"]["urls"] = [url]
     document["plan"]["tls"] = url.startswith(("mqtts", "wss"))

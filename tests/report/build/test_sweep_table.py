@@ -293,7 +293,7 @@ def test_nothing_to_draw_over_is_no_chart(tmp_path: Path) -> None:
 
 
 def on_broker(directory: Path, run: str | None, **told: str) -> None:
-    """Change what the run's record says of its broker."""
+    """Change the broker in the record of a run."""
     path = directory / str(run) / "run.json"
     document = json.loads(path.read_text())
     document["broker"] |= told

@@ -228,7 +228,7 @@ def written(series: dict[str, list[float]], how: Notation) -> bytes:
     watts=st.lists(st.tuples(*[st.integers(0, 30_000_000)] * 2), min_size=3, max_size=12),
 )
 def test_the_same_series_in_every_notation(how: Notation, watts: list[tuple[int, int]]) -> None:
-    """Tenths of a milliwatt, so that no notation rounds."""
+    """Watts are multiples of a tenth of a milliwatt, so that no notation rounds."""
     series = {str(i + 1): [pair[i] / 1e4 for pair in watts] for i in range(2)}
     read = parsed(written(series, how), zone=how.zone)
     names = sorted(read)

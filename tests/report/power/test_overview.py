@@ -23,7 +23,7 @@ LOGS, *OTHERS = (
     )
 )
 WAYS = {"columns", "header", "mend", "choose"}
-"""What the refusal of a log names: options, a line above, text to replace, and outlets."""
+"""Ways to make a refused log readable: options, a line above, replaced text, and outlets."""
 
 
 def shown(case: dict[str, Any], directory: Path, *, as_told: bool) -> Overview:

@@ -90,7 +90,7 @@ def test_a_log_that_crosses_a_clock_change_near_the_run_is_refused(
 
 
 def test_a_clock_change_far_from_the_run_does_no_harm(tmp_path: Path) -> None:
-    """A month of samples an hour apart, by the clock of the wall; Berlin's changed on the 31st."""
+    """A month of hourly samples in local time; Berlin's clock changed on the 31st."""
     moments = [datetime(2013, 3, 15, tzinfo=UTC) + timedelta(hours=hour) for hour in range(31 * 24)]
     lines = [f"{m.astimezone(BERLIN):%Y-%m-%d %H:%M:%S},{m.day}" for m in moments]
     log = tmp_path / "month.csv"
@@ -142,7 +142,7 @@ def test_a_log_of_another_time_covers_nothing() -> None:
 def test_the_mean_is_that_of_every_second_held(
     steps: list[int], watts: list[int], window: tuple[int, int]
 ) -> None:
-    """Against the definition, second by second."""
+    """Compared with the definition, second by second."""
     times = [0]
     for step in steps:
         times.append(times[-1] + step)
@@ -197,7 +197,7 @@ def outlet_of(tmp_path: Path, text: str, minutes: int = 12) -> OutletPower:
 
 
 def test_a_counter_alone_gives_the_mean(tmp_path: Path) -> None:
-    """900 W for six minutes, then 300 W: no sample of watts knows it as well."""
+    """900 W for six minutes, then 300 W."""
     wh = [5000 + 15 * min(place, 6) + 5 * max(place - 6, 0) for place in range(13)]
     lines = [f"{1366970645 + 60 * place},{value:.1f}" for place, value in enumerate(wh)]
     outlet = outlet_of(tmp_path, "\n".join(["time,Total energy (Wh)", *lines]))
@@ -259,7 +259,7 @@ def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: P
 def test_the_row_says_in_which_zone_bare_times_were_read(
     make: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two outlets of one log, whose times say no zone: one sentence, unless the user named it."""
+    """Two outlets of a log without zones get one remark, unless the user named the zone."""
     monkeypatch.setenv("TZ", "Europe/Berlin")
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": minute(0) - 3 * 10**9}
     run = make.fabricate(tmp_path / "run", case="persistent", clock=clock)

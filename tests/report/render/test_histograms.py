@@ -36,10 +36,7 @@ def logged(cards: list[ScoreCard], directory: Path) -> list[tuple[str | None, Hd
 
 
 def percentile(histogram: HdrHistogram, p: float, told: LatencySummary) -> float | None:
-    """The library's, in µs, as the card tells it: never above the greatest, and not in its place.
-
-    The connect series of the fabricated run has four values: no 99P of its own.
-    """
+    """The library's percentile in µs, at most the greatest value; None if its rank is the last."""
     assert told.max_us is not None
     if max(int(p * told.count / 100 + 0.5), 1) == told.count:
         return None
