@@ -130,30 +130,17 @@ def rank(p: float, total: ArrayLike) -> Int64Array:
     return np.maximum(places, 1)
 
 
-def mean(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
-    """Return the library's mean in ns, from the middles of the buckets; 0 if empty."""
-    middle, weight = _middles(counts, bucket)
-    total = sum(weight.tolist())
+def mean_and_stdev(bucket_count: ArrayLike, bucket: ArrayLike) -> tuple[float, float]:
+    """Return the library's mean and standard deviation (of the population) in ns; 0 if empty."""
+    weight, middle = np.asarray(bucket_count, np.int64), median_values(bucket)
     # Python's integers: the sum of an hour's messages in nanoseconds can pass 2^63.
-    return float(sum(map(mul, middle.tolist(), weight.tolist()))) / total if total else 0.0
-
-
-def stdev(counts: ArrayLike, bucket: ArrayLike | None = None) -> float:
-    """Return the library's standard deviation (of the population) in ns; 0 if empty."""
-    middle, weight = _middles(counts, bucket)
     total = sum(weight.tolist())
     if not total:
-        return 0.0
-    deviation = middle.astype(np.float64) - mean(counts, bucket)
+        return 0.0, 0.0
+    mean = float(sum(map(mul, middle.tolist(), weight.tolist()))) / total
+    deviation = middle.astype(np.float64) - mean
     # cumsum adds one after the other, as the library does; np.sum would pair and round otherwise.
-    return math.sqrt(float(np.cumsum(deviation * deviation * weight)[-1]) / total)
-
-
-def _middles(counts: ArrayLike, bucket: ArrayLike | None) -> tuple[Int64Array, Int64Array]:
-    weight = np.asarray(counts, np.int64)
-    used = np.flatnonzero(weight)
-    index = used if bucket is None else np.asarray(bucket, np.int64)[used]
-    return median_values(index), weight[used]
+    return mean, math.sqrt(float(np.cumsum(deviation * deviation * weight)[-1]) / total)
 
 
 # --- V2 encoding ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.histogram import BUCKETS, percentiles, rank, stdev
+from loadgen.metrics.histogram import BUCKETS, mean_and_stdev, percentiles, rank
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -280,5 +280,5 @@ def summarize(row: Mapping[str, Any]) -> LatencySummary:
         p99_us=p99,
         p99_9_us=p99_9,
         max_us=highest_ns / _NS_PER_US,
-        stdev_us=stdev(bucket_count, bucket) / _NS_PER_US,
+        stdev_us=mean_and_stdev(bucket_count, bucket)[1] / _NS_PER_US,
     )

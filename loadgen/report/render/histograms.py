@@ -13,7 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadgen.metrics.histogram import dense, highest_values, log_header, log_interval, mean, stdev
+from loadgen.metrics.histogram import (
+    dense,
+    highest_values,
+    log_header,
+    log_interval,
+    mean_and_stdev,
+)
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
 
@@ -89,7 +95,7 @@ def distribution(row: Mapping[str, Any]) -> str:
         )
         level += (100.0 - level) / (2 * _TICKS)
     lines.append(f"{values_us[-1]:12.3f} {1:2.12f} {total:10d}")
-    average_us, deviation_us = mean(counts, bucket) / 1000, stdev(counts, bucket) / 1000
+    average_us, deviation_us = (ns / 1000 for ns in mean_and_stdev(counts, bucket))
     lines += [
         f"#[Mean    = {average_us:12.3f}, StdDeviation   = {deviation_us:12.3f}]",
         f"#[Max     = {values_us[-1]:12.3f}, TotalCount     = {total:12.3f}]",
