@@ -70,15 +70,15 @@ _socket = _external("socket", _int, _int, _int, _int)
 _accept = _external("accept4", _int, _int, _address, _address, _int)
 _bind = _external("bind", _int, _int, _address, types.uint32)
 _connect = _external("connect", _int, _int, _address, types.uint32)
-_close = _external("close", _int, _int)
+close_descriptor = _external("close", _int, _int)
 _getsockopt = _external("getsockopt", _int, _int, _int, _int, _address, _address)
 _setsockopt = _external("setsockopt", _int, _int, _int, _int, _address, types.uint32)
 _clock_gettime = _external("clock_gettime", _int, _int, _address)
 _timerfd_create = _external("timerfd_create", _int, _int, _int)
 _timerfd_settime = _external("timerfd_settime", _int, _int, _int, _address, _address)
 _realloc = _external("realloc", types.intp, _address, types.uintp)
-_free = _external("free", types.void, _address)
-_memmove = _external("memmove", types.intp, _address, _address, types.uintp)
+free_memory = _external("free", types.void, _address)
+move_memory = _external("memmove", types.intp, _address, _address, types.uintp)
 
 
 @intrinsic
@@ -110,18 +110,11 @@ def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
 @compiled
 def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
     """Add a descriptor to an epoll set; `scratch` has EVENT_WORDS words."""
-    return _control(epoll, _EPOLL_CTL_ADD, descriptor, flags, data, scratch)
-
-
-@compiled
-def _control(
-    epoll: int, operation: int, descriptor: int, flags: int, data: int, scratch: Words
-) -> int:
     for word in range(EVENT_WORDS):
         scratch[word] = 0
     scratch[0] = flags
     scratch[EVENT_DATA] = data
-    return _result(_epoll_ctl(epoll, operation, descriptor, scratch.ctypes.data))
+    return _result(_epoll_ctl(epoll, _EPOLL_CTL_ADD, descriptor, scratch.ctypes.data))
 
 
 @compiled
@@ -173,18 +166,6 @@ def resize_memory(address: int, count: int) -> int:
 
 
 @compiled
-def free_memory(address: int) -> None:
-    """Free the bytes of `resize_memory`; does nothing for 0."""
-    _free(address)
-
-
-@compiled
-def move_memory(target: int, source: int, count: int) -> None:
-    """Copy bytes between addresses, which may overlap."""
-    _memmove(target, source, count)
-
-
-@compiled
 def set_option(descriptor: int, level: int, option: int, value: int, scratch: Words) -> int:
     """Call setsockopt with a 32-bit number."""
     scratch[0] = value
@@ -214,7 +195,7 @@ def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> 
         set_option(descriptor, socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1, scratch)
         bound = _result(_bind(descriptor, source.ctypes.data, len(source)))
         if bound < 0:
-            _close(descriptor)
+            close_descriptor(descriptor)
             return bound
     return descriptor
 
@@ -223,11 +204,6 @@ def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> 
 def accept_socket(listener: int) -> int:
     """Return the next connection of a listener, non-blocking and with the listener's options."""
     return _result(_accept(listener, 0, 0, socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC))
-
-
-@compiled
-def close_descriptor(descriptor: int) -> None:
-    _close(descriptor)
 
 
 @compiled
