@@ -60,8 +60,7 @@ class SharedPage:
 
 def private_page(workers: int, groups: int) -> SharedPage:
     """Return a zeroed page that no other process sees."""
-    counts = CounterRecord.grid(workers * groups, _PHASES)
-    return SharedPage(Totals.rows(workers), np.asarray(counts).reshape(workers, groups, _PHASES))
+    return _page(np.zeros(_page_bytes(workers, groups), np.uint8), workers, groups)
 
 
 def rows_as_words(page: SharedPage) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -71,24 +70,26 @@ def rows_as_words(page: SharedPage) -> tuple[npt.NDArray[np.int64], npt.NDArray[
 
 
 def create_live_page(path: Path, workers: int, groups: int) -> SharedPage:
-    totals_bytes, counts_bytes = _sizes(workers, groups)
     with path.open("wb") as file:
         try:
             # In a full memory file system the first write to the page would kill the process.
-            os.posix_fallocate(file.fileno(), 0, totals_bytes + counts_bytes)
+            os.posix_fallocate(file.fileno(), 0, _page_bytes(workers, groups))
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from None
     return open_live_page(path, workers, groups)
 
 
 def open_live_page(path: Path, workers: int, groups: int) -> SharedPage:
-    totals_bytes, counts_bytes = _sizes(workers, groups)
-    both = np.asarray(np.memmap(path, np.uint8, "r+", shape=(totals_bytes + counts_bytes,)))
-    totals: Rows[Totals] = both[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
-    counts = both[totals_bytes:].view(CounterRecord.layout)
+    return _page(np.asarray(np.memmap(path, np.uint8, "r+")), workers, groups)
+
+
+def _page_bytes(workers: int, groups: int) -> int:
+    of_worker = Totals.layout.itemsize + groups * _PHASES * CounterRecord.layout.itemsize
+    return workers * of_worker
+
+
+def _page(memory: npt.NDArray[np.uint8], workers: int, groups: int) -> SharedPage:
+    totals_bytes = workers * Totals.layout.itemsize
+    totals: Rows[Totals] = memory[:totals_bytes].view(Totals.layout)  # type: ignore[assignment]
+    counts = memory[totals_bytes:].view(CounterRecord.layout)
     return SharedPage(totals, counts.reshape(workers, groups, _PHASES))
-
-
-def _sizes(workers: int, groups: int) -> tuple[int, int]:
-    counts_bytes = workers * groups * _PHASES * CounterRecord.layout.itemsize
-    return workers * Totals.layout.itemsize, counts_bytes
