@@ -5,7 +5,7 @@ table of their addresses and shapes, as a typed pointer whose attributes read it
 constant for LLVM, so that an attribute costs nothing within a kernel.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -206,6 +206,12 @@ class Arrays:
     held: dict[str, npt.NDArray[Any]]  # a record is an array with one row
     table: npt.NDArray[np.int64]
     address: int
+
+
+def joined(pieces: Sequence[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the bytes of all pieces, at least one byte, and the end of each piece, after a 0."""
+    ends = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+    return np.frombuffer(bytearray(b"".join(pieces) or b"\0"), np.uint8), ends
 
 
 def pointer_to(layout: type[Arrays]) -> Any:

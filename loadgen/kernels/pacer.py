@@ -8,15 +8,11 @@ when the window has room for it.
 """
 
 import math
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels.arrays import Float64, Int32, Int64, Record, Rows
 from loadgen.kernels.compiled import compiled
-
-Numbers = npt.NDArray[Any]
 
 CONSTANT, UNIFORM, POISSON = 0, 1, 2
 ARRIVALS = {"constant": CONSTANT, "uniform": UNIFORM, "poisson": POISSON}
@@ -143,20 +139,6 @@ def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
     # In a closed loop the publisher that sent least recently comes first.
     publisher.due_ns = max(clock_of(program, load_ns), publisher.due_ns)
     return int(publisher.due_ns)
-
-
-def make_publishers(
-    devices: Numbers, streams: Numbers, phases: Numbers, periods_ns: Numbers, arrivals: Numbers
-) -> Rows[Publisher]:
-    """Return publishers before their message 0; `phases` are in [0, 1) of a period."""
-    publishers = Publisher.rows(len(streams))
-    publishers["device"] = devices
-    publishers["stream"] = streams
-    publishers["arrival"] = arrivals
-    publishers["period_ns"] = periods_ns
-    publishers["phase_ns"] = np.where(arrivals == CONSTANT, phases * periods_ns, 0.0)
-    publishers["sequence"] = -1
-    return publishers
 
 
 @compiled

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.accounting import make_pairs
-from loadgen.kernels.arrays import Rows
+from loadgen.kernels.arrays import Rows, joined
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.metrics.histogram import highest_values
 from loadgen.specjms.audit import DELIVERY_LIMIT_MS, DELIVERY_PERCENTILE
@@ -40,25 +40,8 @@ from loadgen.specjms.destinations import (
     subscriptions_of,
     topic_of,
 )
-from loadgen.specjms.kernels.chains import (
-    ALL,
-    COARSE_BITS,
-    FAMILIES,
-    HEARD_COLUMNS,
-    JOIN_OFFERS,
-    MAKE_OFFER,
-    NO_ACTION,
-    Begun,
-    CauseRow,
-    Chains,
-    Destination,
-    DeviceRole,
-    HandlerState,
-    Seen,
-    Term,
-    Transaction,
-    TypeRow,
-)
+from loadgen.specjms.kernels import chains as records
+from loadgen.specjms.kernels.chains import Chains, TypeRow
 from loadgen.specjms.kernels.joins import make_joins
 from loadgen.specjms.kernels.trailer import TRAILER_BYTES, InteractionNote
 from loadgen.specjms.messages import (
@@ -207,7 +190,7 @@ class _Rows:
     """Arrays that grow while `build_chains` goes through the devices of a worker."""
 
     def __init__(self, count: int) -> None:
-        self.roles = DeviceRole.rows(count)
+        self.roles = records.DeviceRole.rows(count)
         for column in ("first", "wait_head", "wait_tail"):
             self.roles[column] = -1
         self.bases = np.full((count, len(MESSAGES)), -1, np.int64)
@@ -278,7 +261,7 @@ def build_chains(
             rows.add_account(row, consumed, types[consumed])
         role.terms = len(rows.terms) - role.term_first
     senders = int(rows.sending.sum())
-    state = HandlerState.rows(1)
+    state = records.HandlerState.rows(1)
     state[0].check_every = state[0].checked = model.check_every
     state[0].slow_ns = DELIVERY_LIMIT_MS * 1_000_000
     state[0].small_percent, state[0].medium_percent = model.class_percent[:2]
@@ -287,9 +270,9 @@ def build_chains(
         for number in enabled_types(model)
         for destination in range(destinations_of(model, number))
     ]
-    topics, topic_ends = _blob([topic_of(model, root, *each).encode() for each in places])
-    properties, property_ends = _blob([properties_of(model, *each) for each in places])
-    destinations = Destination.rows(len(places))
+    topics, topic_ends = joined([topic_of(model, root, *each).encode() for each in places])
+    properties, property_ends = joined([properties_of(model, *each) for each in places])
+    destinations = records.Destination.rows(len(places))
     destinations["topic_start"], destinations["topic_end"] = topic_ends[:-1], topic_ends[1:]
     destinations["property_start"] = property_ends[:-1]
     destinations["property_end"] = property_ends[1:]
@@ -302,23 +285,23 @@ def build_chains(
         sequences=np.zeros(int(types["streams"].sum()), np.int64),
         offered=np.array([*chain.from_iterable(families)] or [0], np.int64),
         answers=np.array(suppliers, np.int64),
-        terms=Term.of(rows.terms),
-        term_bytes=_bytes(bytes(rows.term_bytes)),
+        terms=records.Term.of(rows.terms),
+        term_bytes=joined([bytes(rows.term_bytes)])[0],
         destinations=destinations,
         topics=topics,
         properties=properties,
         joins=make_joins(OPEN_CALLS),
         waiting=_all_free(InteractionNote.rows(WAITING_NOTES)),
-        transactions=_all_free(Transaction.rows(senders * window + WAITING_NOTES)),
-        causes=CauseRow.grid(senders, window),
-        seen=Seen.rows(first_destinations(model)[-1]),
-        begins=Begun.rows(len(model.rates)),
+        transactions=_all_free(records.Transaction.rows(senders * window + WAITING_NOTES)),
+        causes=records.CauseRow.grid(senders, window),
+        seen=records.Seen.rows(first_destinations(model)[-1]),
+        begins=records.Begun.rows(len(model.rates)),
         state=state,
         notes=InteractionNote.rows(2),
         pairs=make_pairs(rows.pairs),
         last=np.zeros((rows.pairs if types["handlers"].max() > 1 else 0, most), np.int64),
         heard_at=rows.heard_at,
-        heard=np.zeros((rows.heard, HEARD_COLUMNS), np.uint32),
+        heard=np.zeros((rows.heard, records.HEARD_COLUMNS), np.uint32),
         bodies=bodies,
         sent_notes=InteractionNote.grid(senders, window),
         sending=rows.sending,
@@ -341,7 +324,8 @@ def _type_rows(
         caused = [n for n in outputs_of(number) if n in group_of_type]
         row.qos = options.qos
         row.transacted = options.transacted
-        row.kind = {"one": int(message.consumer), "all": ALL, "family": FAMILIES}[message.spread]
+        kinds = {"one": int(message.consumer), "all": records.ALL, "family": records.FAMILIES}
+        row.kind = kinds[message.spread]
         row.group = group_of_type[number]
         row.interaction = message.interaction
         row.stream_first = streams[number]
@@ -361,14 +345,14 @@ def _type_rows(
         if options.transacted and options.qos > 0:
             held = [model.messages[n] for n in caused]
             row.held = sum(o.transacted and o.qos > 0 for o in held)
-        row.action = {"callForOffers": MAKE_OFFER, "offer": JOIN_OFFERS}.get(
-            message.name, NO_ACTION
+        row.action = {"callForOffers": records.MAKE_OFFER, "offer": records.JOIN_OFFERS}.get(
+            message.name, records.NO_ACTION
         )
         row.handlers = handlers_of(model, number)
         row.begins = message.cause is None
         row.packet_most = _most_bytes(model, root, number)
         outputs += caused
-    return rows, np.array(outputs or [0], np.int64), _bytes(bytes(bodies))
+    return rows, np.array(outputs or [0], np.int64), joined([bytes(bodies)])[0]
 
 
 def _most_bytes(model: Model, root: str, number: int) -> int:
@@ -381,16 +365,6 @@ def _overhead_bytes(model: Model, root: str, number: int) -> int:
     last = destinations_of(model, number) - 1
     topic = topic_of(model, root, number, last).encode()
     return len(topic) + len(properties_of(model, number, last)) + 16
-
-
-def _bytes(data: bytes) -> Bytes:
-    return np.frombuffer(bytearray(data or b"\0"), np.uint8)
-
-
-def _blob(pieces: list[bytes]) -> tuple[Bytes, Table]:
-    ends = np.zeros(len(pieces) + 1, np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=ends[1:])
-    return _bytes(b"".join(pieces)), ends
 
 
 def _all_free(rows: Any) -> Any:
@@ -425,7 +399,7 @@ def heard_by(model: Model, chains: Chains) -> list[list[int]]:
         received = counts.sum(axis=1)
         ranks = np.maximum((received * DELIVERY_PERCENTILE + 50) // 100, 1)
         buckets = (np.cumsum(counts, axis=1) < ranks[:, None]).sum(axis=1)
-        p90_ns = highest_values(((buckets + 1) << COARSE_BITS) - 1)
+        p90_ns = highest_values(((buckets + 1) << records.COARSE_BITS) - 1)
         over = slow * 100 > received * (100 - DELIVERY_PERCENTILE)
         places = chains.roles["place"][rows]
         for at in np.flatnonzero(received).tolist():

@@ -17,27 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
+from loadgen.kernels import fleet as records
 from loadgen.kernels import pacer
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
-from loadgen.kernels.arrays import Record, Rows
+from loadgen.kernels.arrays import Record, Rows, joined
 from loadgen.kernels.attention import NEVER_NS, STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
-from loadgen.kernels.fleet import (
-    DEVICE_NUMBER,
-    NO_NUMBER,
-    TOPIC_NUMBER,
-    ConnectQueue,
-    Event,
-    GroupRecord,
-    Refusal,
-    RunConstants,
-    Sent,
-    Stat,
-    StreamRange,
-    StreamSource,
-    TopicPart,
-)
+from loadgen.kernels.fleet import GroupRecord
 from loadgen.kernels.in_flight import RECEIVED_BYTES, InFlight, Sender
 from loadgen.kernels.payload import (
     HEADER_BYTES,
@@ -84,7 +71,7 @@ _LONGEST_PERIOD_NS = 1e17  # three years; a few of them still fit into 64 bits
 _MAP_NORESERVE = 0x4000
 _CONNACK_BYTES = 128  # longer packets each go through Python
 _PLACES = {"payload": IN_FRONT, "property": IN_PROPERTY, "none": NOWHERE}
-_NUMBERS = {"": NO_NUMBER, "topic": TOPIC_NUMBER, "device": DEVICE_NUMBER}
+_NUMBERS = {"": records.NO_NUMBER, "topic": records.TOPIC_NUMBER, "device": records.DEVICE_NUMBER}
 _TOTALS_OF_A_RUN = (
     *GapPool.names(),
     *("publishes", "damaged", "withdrawn", "lined_up", "scheduled", "heap_size", "owed"),
@@ -127,26 +114,6 @@ def many_rows(layout: type[Record], count: int) -> Any:
     return _mapped(count, layout.layout.itemsize).reshape(-1).view(layout.layout)
 
 
-class _Parts:
-    """Bytes end to end, and the begin of each part; there is no object for a part."""
-
-    def __init__(self) -> None:
-        self._bytes = bytearray()
-        self._ends = array("q", [0])
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
-
-    def append(self, part: bytes) -> None:
-        self._bytes += part
-        self._ends.append(len(self._bytes))
-
-    def arrays(self) -> tuple[Bytes, Table]:
-        """Return the joined bytes, and the ends: one entry more than parts."""
-        ends = np.array(self._ends, np.int64)
-        return np.frombuffer(self._bytes, np.uint8).copy(), ends
-
-
 def _group_rows(plan: Plan) -> Rows[GroupRecord]:
     rows = GroupRecord.rows(len(plan.groups))
     rows["counts_as"] = np.arange(len(rows))
@@ -180,7 +147,7 @@ def _set_schedule(rows: Rows[GroupRecord], plan: Plan) -> None:
 
 def _source_rows(
     plan: Plan, sources: Iterable[TopicSource]
-) -> tuple[Rows[StreamSource], Rows[TopicPart], Bytes]:
+) -> tuple[Rows[records.StreamSource], Rows[records.TopicPart], Bytes]:
     """Return the sources, the parts of their topics and the text of these."""
     numbers = {group.name: number for number, group in enumerate(plan.groups)}
     rows: list[tuple[int, ...]] = []
@@ -198,7 +165,7 @@ def _source_rows(
         first = publishes.first_stream if publishes is not None else 0
         number = numbers[senders.name]
         rows.append((number, first, senders.count, senders.topic_count, begin, len(parts)))
-    return StreamSource.of(rows), TopicPart.of(parts), np.frombuffer(text, np.uint8)
+    return records.StreamSource.of(rows), records.TopicPart.of(parts), np.frombuffer(text, np.uint8)
 
 
 def _addresses(places: Iterable[tuple[str | None, int]]) -> tuple[Bytes, Table]:
@@ -225,7 +192,8 @@ class _Builder:
         self.delivered = array("i")
         self.ranges = array("i")
         self.publishing = 0
-        self.topics, self.connects = _Parts(), _Parts()
+        self.topics: list[bytes] = []
+        self.connects: list[bytes] = []
         self.queues: dict[tuple[str, int, int, int], int] = {}
         self.pairs = self.senders = self.receivers = self.holders = 0
         self.window = self.held = 1
@@ -254,7 +222,7 @@ class _Builder:
         if subscribes is None:
             return
         device = self.devices[row]
-        device.range_first = len(self.ranges) // len(StreamRange.names())
+        device.range_first = len(self.ranges) // len(records.StreamRange.names())
         device.qos = subscribes.qos
         device.acknowledge_every = subscribes.acknowledge_every
         for match in self.matches[device.group]:
@@ -315,13 +283,15 @@ def _publishers(
     rows = np.flatnonzero(devices["publisher"] >= 0)
     owners, numbers = devices["group"][rows], number[rows]
     count = np.array([owner.count for owner in plan.groups], np.float64)
-    publishers = pacer.make_publishers(
-        rows,
-        senders["first_stream"][owners] + numbers,
-        numbers / count[owners],
-        senders["period_ns"][owners],
-        senders["arrival"][owners],
-    )
+    publishers = pacer.Publisher.rows(len(rows))
+    publishers["device"] = rows
+    publishers["stream"] = senders["first_stream"][owners] + numbers
+    for name in ("arrival", "period_ns"):
+        publishers[name] = senders[name][owners]
+    # Constant streams begin one after the other, random ones need no phase.
+    phases_ns = numbers / count[owners] * publishers["period_ns"]
+    publishers["phase_ns"] = np.where(publishers["arrival"] == pacer.CONSTANT, phases_ns, 0.0)
+    publishers["sequence"] = -1
     publishers["deliveries"] = deliveries
     return publishers
 
@@ -399,8 +369,8 @@ def _whole_limit(plan: Plan) -> int:
     return min(plan.max_packet_bytes, _WHOLE_BYTES)
 
 
-def _run_of(plan: Plan) -> Rows[RunConstants]:
-    rows = RunConstants.rows(1)
+def _run_of(plan: Plan) -> Rows[records.RunConstants]:
+    rows = records.RunConstants.rows(1)
     run = rows[0]
     run.run_tag = plan.run_tag
     run.seed = plan.scenario.seed & 0x7FFFFFFF
@@ -436,9 +406,9 @@ def build_fleet(
         rows.add_subscriber(row, owner, number)
     for row in range(count):
         rows.add_responder(row, plan.groups[int(group[row])], int(device[row]))
-    topics, topic_ends = rows.topics.arrays()
+    topics, topic_ends = joined(rows.topics)
     sources, parts, pattern_text = _source_rows(plan, rows.sources)
-    connect_packets, connect_ends = rows.connects.arrays()
+    connect_packets, connect_ends = joined(rows.connects)
     addresses, address_bytes = _addresses((one.host, one.port) for one in plan.targets)
     source, source_bytes = _addresses((groups.source_of(one, worker), 0) for one in plan.groups)
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
@@ -452,16 +422,16 @@ def build_fleet(
         devices=rows.devices,
         groups=rows.groups,
         run=_run_of(plan),
-        connects=ConnectQueue.rows(1),
+        connects=records.ConnectQueue.rows(1),
         totals=page.totals,
         attention=Attention.rows(1),
         stalls=Stall.rows(STALLS_LIMIT),
         counters=page.counts[0],
         histograms=_mapped(slots, BUCKETS * 4).view(np.uint32),
-        stats=Stat.rows(slots),
+        stats=records.Stat.rows(slots),
         pairs=make_pairs(rows.pairs),
         gaps=many_rows(Gap, GAPS_LIMIT),
-        refusals=Refusal.rows(256),
+        refusals=records.Refusal.rows(256),
         violations=np.zeros(len(VIOLATIONS), np.int64),
         doubts=Doubt.rows(0),
         repeats=make_pairs(0),
@@ -469,7 +439,7 @@ def build_fleet(
         repeat_pool=GapPool.rows(1),
         copies=many_rows(Copy, COPIES_LIMIT),
         withheld=many_rows(Withheld, WITHHELD_LIMIT),
-        ranges=np.array(rows.ranges, np.int32).view(StreamRange.layout),
+        ranges=np.array(rows.ranges, np.int32).view(records.StreamRange.layout),
         sources=sources,
         parts=parts,
         pattern_text=pattern_text,
@@ -502,8 +472,8 @@ def build_fleet(
         buffer=np.zeros(buffer_bytes, np.uint8),
         out=np.zeros(out_bytes, np.uint8),
         partial=_mapped(count, whole_bytes + _BODY_STATE_BYTES),
-        batch=Sent.rows(BATCH_LIMIT),
-        events=Event.rows(EVENT_LIMIT + _SPARE_EVENTS),
+        batch=records.Sent.rows(BATCH_LIMIT),
+        events=records.Event.rows(EVENT_LIMIT + _SPARE_EVENTS),
         control=np.zeros(4 * max(buffer_bytes, out_bytes), np.uint8),
         ready=np.zeros(max(count, 1) + EVENTS_AT_ONCE, np.int64),
         epoll_events=np.zeros(EVENTS_AT_ONCE * EVENT_WORDS, np.int32),

@@ -21,18 +21,10 @@ from loadgen.kernels.sender import reschedule
 from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import read_plan
+from loadgen.worker import closing
 from loadgen.worker.build_fleet import await_schedule, build_fleet, plan_schedule, renew_fleet
 from loadgen.worker.channel import LEASE_S, Channel, Command
 from loadgen.worker.clock import clock_ns, follow
-from loadgen.worker.closing import (
-    absent_streams,
-    closing_statement,
-    device_columns,
-    lost_ranges,
-    missing_of,
-    sent_on,
-    unacknowledged,
-)
 from loadgen.worker.durable import forget_sessions
 from loadgen.worker.frames import Header
 from loadgen.worker.lifecycle import Lifecycle
@@ -182,52 +174,55 @@ class Worker:
 
     async def unacknowledged(self, header: Header) -> Header:
         await self.lifecycle.poller.read_rest(_READ_REST_S)
-        return unacknowledged(self.fleet)
+        return closing.unacknowledged(self.fleet)
 
     async def missing(self, header: Header) -> Header:
         """Return the number of missing deliveries of these messages, and all other missing ones."""
         await self.lifecycle.poller.read_rest(_READ_REST_S)
         messages = header["messages"]
         return {
-            "missing": missing_of(self.fleet, messages),
-            "named": lost_ranges(self.fleet, header.get("sent", ()), messages),
+            "missing": closing.missing_of(self.fleet, messages),
+            "named": closing.lost_ranges(self.fleet, header.get("sent", ()), messages),
         }
 
     async def absent(self, header: Header) -> Header:
-        return {"streams": absent_streams(self.fleet, self.lifecycle.subscriptions.unserved)}
+        unserved = self.lifecycle.subscriptions.unserved
+        return {"streams": closing.absent_streams(self.fleet, unserved)}
 
     async def sent_on(self, header: Header) -> Header:
-        return sent_on(self.fleet, header["streams"])
+        return closing.sent_on(self.fleet, header["streams"])
 
     async def conclude(self, header: Header) -> Header:
         """Account for the run and send the remaining rows; counting ends here."""
-        fleet, streams = self.fleet, self.lifecycle.streams
+        fleet, lifecycle = self.fleet, self.lifecycle
+        streams, subscriptions = lifecycle.streams, lifecycle.subscriptions
         # Messages of the window that each device took, by group of shared subscribers.
         queues = {
             group.name: fleet.devices["taken"][fleet.group == index].tolist()
             for index, group in enumerate(fleet.plan.groups)
             if group.subscribes is not None and group.subscribes.shared
         }
-        overdue = self.lifecycle.connector.overdue()
-        unserved = self.lifecycle.subscriptions.failures_again()
-        self.lifecycle.connector.stop()
-        self.lifecycle.poller.end_schedule()
-        await self.lifecycle.poller.read_rest(_READ_REST_S)
+        overdue = lifecycle.connector.overdue()
+        unserved = subscriptions.failures_again()
+        lifecycle.connector.stop()
+        lifecycle.poller.end_schedule()
+        await lifecycle.poller.read_rest(_READ_REST_S)
         # No message must be handled between the last rows and the statement of their sums.
         self.reporter.enter("stop")
-        closing = closing_statement(fleet, self.lifecycle.refusal, self.lifecycle.violation)
-        closing["scheduled"] = self.behaviour.scheduled()
-        closing["discarded"] = self.behaviour.discarded()
+        statement = closing.closing_statement(fleet, lifecycle.refusal, lifecycle.violation)
+        statement["scheduled"] = self.behaviour.scheduled()
+        statement["discarded"] = self.behaviour.discarded()
+        devices = closing.device_columns(fleet) if fleet.plan.scenario.per_device else None
         return {
             "final": self.behaviour.final()
             | {
-                "closing": closing,
+                "closing": statement,
                 "forgotten_gaps": fleet.totals.forgotten_gaps,
                 "overdue": overdue,
                 "subscribe_failures": unserved,
-                "resubscribed": self.lifecycle.subscriptions.answered,
+                "resubscribed": subscriptions.answered,
                 "spread": queues,
-                "devices": device_columns(fleet) if fleet.plan.scenario.per_device else None,
+                "devices": devices,
                 "tls": None if streams is None else streams.handshakes.summary(),
             }
         }

@@ -35,13 +35,11 @@ class Publishers:
         count = len(streams)
         self.seed = seed
         self.program = pacer.make_program(START_NS) if program is None else program
-        self.rows = pacer.make_publishers(
-            np.zeros(count),
-            np.array(streams),
-            np.zeros(count) if phases is None else np.array(phases),
-            np.full(count, period_ns),
-            np.full(count, arrival),
-        )
+        self.rows = pacer.Publisher.rows(count)
+        self.rows["stream"], self.rows["sequence"] = streams, -1
+        self.rows["period_ns"], self.rows["arrival"] = period_ns, arrival
+        if arrival == pacer.CONSTANT:
+            self.rows["phase_ns"] = np.array(phases or [0.0]) * period_ns
         pacer.begin_schedule(self.rows, self.program, seed)
 
     def step(self, publisher: int = 0) -> int:
