@@ -1,4 +1,4 @@
-"""Loss, repetition and order against a model that remembers every sequence it saw."""
+"""Loss, repetition and order against a model that remembers every sequence."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,14 +30,14 @@ class Book:
         return self.chain(self.pool.free_gap - 1) + list(range(self.pool.used_gaps, len(self.gaps)))
 
     def missing(self, pair: int) -> list[int]:
-        """Sequences in the pair's gaps, ascending."""
+        """Return the sequences in the pair's gaps, ascending."""
         rows = self.gaps[self.chain(self.pairs[pair].gaps)]
         return sorted(
             number for first, last, _ in rows.tolist() for number in range(first, last + 1)
         )
 
     def check_pool(self) -> None:
-        """Every gap is free or in exactly one chain, and gaps are disjoint and descending."""
+        """Check that each gap is free or in one chain, and that gaps are disjoint and descend."""
         seen = self.free()
         for pair in range(len(self.pairs)):
             chain = self.chain(self.pairs[pair].gaps)
@@ -51,7 +51,7 @@ class Book:
 
 
 def expected_outcome(seen: set[int], sequence: int) -> int:
-    """What an observer with perfect memory would say, before he adds it to `seen`."""
+    """Return the outcome by a perfect memory, and add the sequence to `seen`."""
     if sequence in seen:
         return accounting.DUPLICATE
     return accounting.LATE if seen and sequence < max(seen) else accounting.NEW

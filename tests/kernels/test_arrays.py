@@ -1,4 +1,4 @@
-"""Arrays as one argument: what a kernel reads and writes is what the object holds."""
+"""Arrays as one argument: kernels read and write what the object holds."""
 
 import os
 import pickle
@@ -208,7 +208,7 @@ def test_numbers_are_written_as_they_are_read_and_none_beside_them(value: int) -
 def test_with_bounds_checks_what_reads_and_copies_at_once_keeps_within_its_arrays(
     tmp_path: Path,
 ) -> None:
-    """NUMBA_BOUNDSCHECK=1, which is read when numba is imported."""
+    """Set NUMBA_BOUNDSCHECK=1, which numba reads when it is imported."""
     script = """
 import numpy as np
 from loadgen.kernels.compiled import compiled

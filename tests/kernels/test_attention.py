@@ -1,4 +1,4 @@
-"""A worker that comes later than it asked to stood still, and for how long is known."""
+"""Stalls of a worker that wakes later than planned, and their lengths."""
 
 from loadgen.kernels.attention import (
     NEVER_NS,
@@ -19,7 +19,7 @@ MS = 10**6
 
 
 def attentive_fleet() -> PlannedFleet:
-    """A worker that looked at START_NS."""
+    """Return the fleet of a worker that looked at its sockets at START_NS."""
     fleet = small_fleet(1)
     attend(fleet, START_NS, NEVER_NS)
     return fleet

@@ -1,4 +1,4 @@
-"""Messages without a header, which are known by their topic and their order."""
+"""Messages without a header, which are identified by topic and order."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ END_NS = START_NS + COUNT * PERIOD_NS
 
 
 def bench_of(arrivals: Arrivals = "constant", size: tuple[int, int] = (40, 90)) -> Bench:
-    """The publishers have ten messages each."""
+    """Return a bench whose publishers have sent ten messages each."""
     bench = Bench(size=size, header="none", arrivals=arrivals)
     bench.fleet.run.end_ns = END_NS
     return bench

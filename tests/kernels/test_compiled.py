@@ -79,7 +79,7 @@ def package(tmp_path: Path) -> Package:
 
 
 def names_of(files: set[Path]) -> set[str]:
-    """The kernels that files have the code of, without the tags that tell them from each other."""
+    """Return the kernels whose code files have, without tags."""
     return {path.name.partition("-")[0].rpartition("_")[0] for path in files}
 
 
@@ -91,7 +91,7 @@ def test_what_one_process_compiled_is_loaded_until_its_source_changes(package: P
     assert json.loads(package.run(PYTHONHASHSEED="1")) == VALUES
     assert {path: path.stat().st_mtime_ns for path in package.files()} == before
 
-    # All of them cut: an intact file of machine code is loaded without what it was made from.
+    # All of them are cut: an intact file of machine code is loaded without its bitcode.
     for path, content in zip(before, cycle((b"", b"\0" * 100, None)), strict=False):
         path.write_bytes(path.read_bytes()[:100] if content is None else content)
     assert package.values() == VALUES

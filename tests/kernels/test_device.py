@@ -1,4 +1,4 @@
-"""The automaton of a device: what follows what, and the counts that depend on it."""
+"""The automaton of a device: its transitions, and the counts that depend on them."""
 
 import pytest
 

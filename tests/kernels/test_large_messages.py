@@ -1,4 +1,4 @@
-"""Messages that no buffer holds: head and body sent apart, received while they stream through."""
+"""Messages larger than a buffer: head and body are sent separately, and received in parts."""
 
 import random
 import zlib
@@ -25,7 +25,7 @@ def large_bench(size: tuple[int, int] = (SIZE, SIZE), *, qos: int = 0, version: 
 
 
 def sent(bench: Bench, publisher: int, count: int) -> list[bytes]:
-    """The next packets of a publisher, each its head and the body that follows."""
+    """Return the next packets of a publisher: each its head and the following body."""
     found = []
     now_ns = START_NS + 1000 * PERIOD_NS
     for _ in range(count):
@@ -38,7 +38,7 @@ def sent(bench: Bench, publisher: int, count: int) -> list[bytes]:
 
 
 def read(bench: Bench, pieces: list[bytes], now_ns: int = MEASURE_FROM_NS + 5) -> bytes:
-    """What a device answers to a byte stream that comes in these pieces, each in one read."""
+    """Return the answers of a device to a byte stream in these pieces, each in one read."""
     device = bench.fleet.devices[bench.subscriber]
     kept, answers = b"", b""
     for piece in pieces:
@@ -57,7 +57,7 @@ def read(bench: Bench, pieces: list[bytes], now_ns: int = MEASURE_FROM_NS + 5) -
 
 
 def cut(data: bytes, seed: int, most: int = 100_000) -> list[bytes]:
-    """The bytes in pieces of any size."""
+    """Cut bytes into pieces of any size."""
     draw = random.Random(seed)
     cuts = {0, len(data)}
     while max(b - a for a, b in pairwise(sorted(cuts))) > most:

@@ -20,7 +20,7 @@ LATEST_NS = 1 << 62
 
 
 class Publishers:
-    """A schedule with the arrays it needs."""
+    """A schedule with its arrays."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Publishers:
         return int(self.rows[publisher].due_ns)
 
     def dues(self, count: int, publisher: int = 0) -> list[int]:
-        """The first `count` due moments, from the one it stands before."""
+        """Return the next `count` due times, beginning with the current one."""
         found = [self.due(publisher)]
         while len(found) < count:
             found.append(self.step(publisher))
@@ -73,7 +73,7 @@ def test_constant_arrivals_do_not_drift(rate: tuple[int, int], sequence: int) ->
     one.rows[0].sequence = sequence - 1
     due_ns = one.step()
     assert one.rows[0].sequence == sequence
-    # Half a nanosecond for the floor; the rest is what a float knows of such a moment.
+    # Half a nanosecond for the floor, the rest for the precision of a float.
     load_ns = exact_period * sequence
     assert abs(due_ns - START_NS - load_ns) <= 1 + load_ns / 2**52
 
@@ -168,7 +168,7 @@ def _program(changes: list[tuple[int, float]]) -> Rows[pacer.ProgramStep]:
 
 
 def _exact_load(changes: list[tuple[int, float]], clock_ns: int) -> Fraction:
-    """Integral of the rate factor from the start to `clock_ns`."""
+    """Return the integral of the rate factor from the start to `clock_ns`."""
     load = Fraction(0)
     at_ns, factor = START_NS, Fraction(1)
     for after_ns, following in changes:
@@ -205,7 +205,7 @@ def test_what_was_due_before_a_change_stays_due_at_the_same_moment(
     due_ns = int(pacer.clock_of(program, load_ns))
     changed = pacer.with_rate(program, due_ns + 1, 7.0)
     assert pacer.clock_of(changed, load_ns) == due_ns
-    # And nothing that was due later comes before the change.
+    # Messages that were due later do not come before the change.
     slower = pacer.with_rate(program, due_ns, 0.5)
     assert pacer.clock_of(slower, load_ns + 1) >= due_ns
 
@@ -220,7 +220,7 @@ def test_no_message_is_forgiven_or_invented_by_rate_changes(rate: float) -> None
     until_ns = START_NS + 4 * S
     for after_ns, factor in changes:
         at_ns += after_ns
-        # A sender that fell behind: the change finds half of the messages still owed.
+        # The sender is behind: half of the messages are unsent at the change.
         while one.due() < at_ns - after_ns // 2:
             one.step()
             sent += 1

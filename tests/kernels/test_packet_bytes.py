@@ -65,7 +65,7 @@ class TestFrame:
         try:
             found = decode(data, 0, len(data), 5, limit)
         except RemoteProtocolError as error:
-            # What is wrong in a body is not the frame's to see.
+            # A fault in the body is not one of the frame.
             if error.reason_code == 0x95:
                 assert status == kernels.TOO_LARGE
             else:
@@ -76,7 +76,7 @@ class TestFrame:
 
     @pytest.mark.parametrize("first_byte", range(256))
     def test_first_byte_as_the_codec_sees_it(self, first_byte: int) -> None:
-        """Spec 2.1.2 and 2.1.3. A length that is not there yet keeps the codec from the body."""
+        """Spec 2.1.2 and 2.1.3. With an incomplete length, the codec does not read the body."""
         data = bytes((first_byte,))
         status = kernels.frame(_array(data), 0, 1, _LIMIT)[0]
         try:
@@ -98,7 +98,7 @@ class TestFrame:
 
 
 def _read(data: bytes, version: int) -> tuple[int, ...]:
-    """What the kernels read of a PUBLISH or an acknowledgement."""
+    """Return the fields that kernels read of a PUBLISH or an acknowledgement."""
     raw = _array(data)
     status, first_byte, body, end = kernels.frame(raw, 0, len(raw), _LIMIT)
     if status != kernels.OK:
@@ -180,7 +180,7 @@ class TestRead:
     )
     @pytest.mark.parametrize("first_byte", [0x30, 0x40])
     def test_malformed_properties(self, properties: str, first_byte: int) -> None:
-        """Those of each kind, unknown, repeated, cut short, out of range; also in PUBACK."""
+        """Check each kind, unknown, repeated, cut short, out of range; also in PUBACK."""
         raw = bytes.fromhex(properties.replace(" ", ""))
         before = b"\0\1t" if first_byte == 0x30 else b"\0\1\0"
         reason_string = properties.startswith("1f") and first_byte == 0x40
@@ -202,7 +202,7 @@ class TestRead:
 
 
 class TestWrite:
-    """Spec 3.3 and 3.4.2.1: what kernels write is what encode writes."""
+    """Spec 3.3 and 3.4.2.1: kernels write the same bytes as encode."""
 
     @given(
         versions.flatmap(lambda version: st.tuples(publishes(version), st.just(version))),

@@ -58,7 +58,7 @@ def _stamped(
     sent_ns: int = 5,
     before: int = 0,
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A whole payload behind `before` bytes of something else."""
+    """Return a payload with a header, after `before` other bytes."""
     out = np.full(before + HEADER_BYTES + len(body), 0xAA, np.uint8)
     out[before + HEADER_BYTES :] = np.frombuffer(body, np.uint8)
     stamp(out, before, run_tag, stream, sequence, intended_ns, sent_ns, zlib.crc32(body))
@@ -94,7 +94,7 @@ def test_crc_of_large_bodies_is_zlibs(size: int) -> None:
 
 @pytest.mark.compiled
 def test_without_the_processors_instruction_the_same_comes_out() -> None:
-    """Numba compiles for a processor that does not multiply without carry."""
+    """Compile for a processor without carry-less multiplication."""
     code = (
         "import zlib, numpy as np; from loadgen.kernels import crc;"
         "data = np.arange(300).astype(np.uint8); assert not crc.FOLDS;"

@@ -44,7 +44,7 @@ Event = tuple[int, int, int, bytes]
 
 
 def tcp_pair(send_buffer: int = 0) -> tuple[socket.socket, socket.socket]:
-    """Two ends of a loopback connection, the first non-blocking."""
+    """Return both ends of a loopback connection, the first non-blocking."""
     with listen("127.0.0.1") as listener:
         listener.setblocking(True)
         near = socket.socket()
@@ -171,7 +171,7 @@ def publish(sequence: int, *, qos: int = 0, size: int = 32) -> bytes:
 
 
 def settle(rig: Rig) -> None:
-    """Poll until nothing more comes; what was sent over loopback is there at once."""
+    """Poll until no more bytes arrive; over loopback they arrive at once."""
     quiet = 0
     while quiet < 10:
         rig.poll(1)
@@ -227,7 +227,7 @@ def test_a_flood_is_read_in_turns_and_to_its_end(make_rig: Any) -> None:
 
 
 def test_many_events_at_once_stay_within_their_array(make_rig: Any) -> None:
-    """The queue is full and every descriptor has something that cannot wait."""
+    """Fill the queue, while every descriptor has an event that cannot wait."""
     rig = make_rig(publishers=40, subscribers=1)
     fleet = rig.fleet
     assert len(fleet.events) >= EVENT_LIMIT + 2 * reactor.EVENTS_AT_ONCE
@@ -261,7 +261,7 @@ def test_answers_that_do_not_fit_follow_in_order(make_rig: Any) -> None:
         settle(rig)
         pending += b"".join(event[3] for event in rig.events() if event[0] == counting.UNSENT)
         assert sent < 1_000_000
-    # More answers: nothing may overtake what waits.
+    # Further answers must not overtake those that wait.
     far.sendall(publish(sent, qos=1))
     settle(rig)
     (event,) = rig.events()
@@ -285,7 +285,7 @@ def _connect(rig: Rig, rows: list[int]) -> None:
 
 
 def test_devices_follow_each_other_without_python_until_the_last(make_rig: Any) -> None:
-    """With the usual CONNACK known Python hears of no other, and of the last that is awaited."""
+    """Show Python only the last CONNACK if all are the usual one."""
     with listen("127.0.0.1") as listener:
         listener.setblocking(True)
         listener.settimeout(30)
@@ -297,7 +297,7 @@ def test_devices_follow_each_other_without_python_until_the_last(make_rig: Any) 
         f.groups["capacity"] = 7
         f.senders["capacity"] = 0
         f.waiting[:5] = [4, 0, 1, 2, 3]
-        # The queue goes on at the begin of the array.
+        # The queue continues at the begin of the array.
         f.connects.first, f.connects.count, f.connects.in_flight = 1, 5, 2
         for _ in range(5):
             rig.until(lambda: f.totals.connecting > 0)
@@ -350,7 +350,7 @@ def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
     failed = [(counting.CONNECT_FAILED, n, errno.EMFILE, b"") for n in range(3)]
     assert rig.events() == failed
     assert f.totals.connecting == 0
-    # Not CLOSED: whoever handles the event must see a device that is not connected.
+    # Not CLOSED: the handler of the event must see a device that is not connected.
     assert f.devices["state"][:3].tolist() == [device.IDLE] * 3
 
 
@@ -377,7 +377,7 @@ def read_messages(sock: socket.socket, count: int) -> list[Publish]:
 
 
 def numbers(packets: list[Publish]) -> list[tuple[int, int]]:
-    """(sequence, intended_ns) of intact payloads."""
+    """Return (sequence, intended_ns) of intact payloads."""
     return [header(packet)[1:] for packet in packets]
 
 
@@ -405,7 +405,7 @@ def test_a_closed_loop_sends_at_the_pace_of_acknowledgements(make_rig: Any) -> N
 
 
 def test_what_becomes_due_while_a_tick_is_sent_waits_for_the_next_tick(make_rig: Any) -> None:
-    """Each publisher writes once, although all of them take longer than from message to message."""
+    """Let each publisher write once, although all take longer than from message to message."""
     publishers, tick_ns = 200, 5_000_000
     rig = make_rig(publishers=publishers, rate=publishers * 50_000.0, connected=False)
     f = rig.fleet
@@ -413,7 +413,7 @@ def test_what_becomes_due_while_a_tick_is_sent_waits_for_the_next_tick(make_rig:
     f.devices["flags"] = device.STREAMED
     f.devices["state"] = device.CONNECTED
     writes = []
-    for _ in range(20):  # where the processor is taken away too much is due for one go
+    for _ in range(20):  # if the processor is taken away, too much is due for one call
         f.publishers["sequence"] = -1
         begun_ns = time.monotonic_ns() + 2_000_000
         rig.start(begun_ns)
@@ -447,7 +447,7 @@ def test_one_call_sends_a_bounded_number_and_comes_back_at_once(make_rig: Any) -
 
 
 def stat(fleet: PlannedFleet, group: int, series: str) -> list[int]:
-    """Count, least and greatest of a latency series in the window."""
+    """Return count, least and greatest of a latency series in the window."""
     found = fleet.stats[counting.slot_of(group, SERIES.index(series), counting.MEASURE)]
     return [found.count, found.min_ns, found.max_ns]
 
@@ -458,7 +458,7 @@ def test_the_kernel_says_how_long_a_message_waited_to_be_read(make_rig: Any) -> 
     f.run.end_ns = time.monotonic_ns() + 100 * S
     rig.near[rig.subscriber].setsockopt(socket.SOL_SOCKET, 35, 1)  # SO_TIMESTAMPNS
     number = -1
-    # The kernel begins to note moments a while after it was asked to.
+    # The kernel begins to record times a while after the request.
     while not stat(f, 1, "own_delay")[0]:
         number += 1
         assert number < 1000
@@ -467,7 +467,7 @@ def test_the_kernel_says_how_long_a_message_waited_to_be_read(make_rig: Any) -> 
         rig.until(lambda number=number: total_of(f, "received") == 2 * number + 2)
     count, least_ns, _ = stat(f, 1, "own_delay")
     assert number >= reactor.READS_PER_TIMED - 1
-    # One read of all was timed, and stands for the others.
+    # One read was timed, and counts for the others.
     assert count == 2 * reactor.READS_PER_TIMED
     assert least_ns >= 19_000_000
 
@@ -500,7 +500,7 @@ def test_what_came_during_a_stall_waited_for_the_worker(make_rig: Any) -> None:
 
 @pytest.mark.parametrize("stall_s", [0.0, 0.05], ids=["busy", "after a stall"])
 def test_what_python_reads_late_waited_for_the_worker(make_rig: Any, stall_s: float) -> None:
-    """A message over TLS that is read after others which were ready with it."""
+    """Read a message over TLS after others that were ready with it."""
     rig = make_rig()
     f, row = rig.fleet, rig.subscriber
     rig.start(time.monotonic_ns())
@@ -528,7 +528,7 @@ def test_what_a_full_window_held_back_is_the_brokers(make_rig: Any) -> None:
     start_ns = time.monotonic_ns() - 100_000_000
     rig.start(start_ns)
     rig.pump()
-    # Fifty of a hundred fit into the window; nobody but us was late with them.
+    # Fifty of a hundred fit into the window; their delay is ours alone.
     assert [stat(f, 0, name)[0] for name in ("send_delay", "pushed_back")] == [50, 0]
     rig.far[0].sendall(b"".join(encode(PubAck(1 + slot), 4) for slot in range(50)))
     rig.until(lambda: total_of(f, "sent") >= 100)

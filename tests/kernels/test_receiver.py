@@ -1,6 +1,6 @@
 """The way of one message from its bytes to the counts: files entered, and calls between them.
 
-In plain Python, where each call can be seen: `bootstrap.py quick` runs it.
+It runs in plain Python, where each call can be seen.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.kernels.test_traffic import MEASURE_FROM_NS, Bench, message, publish
 
 KERNELS = Path(arrays.__file__).parent
 ACCESS = {"arrays", "reactor"}
-"""Not counted: fields, which are an instruction when compiled, and the caller."""
+"""Not counted: fields, which are one instruction when compiled, and the caller."""
 
 
 def file_of(frame: FrameType | None) -> str:

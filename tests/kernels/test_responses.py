@@ -1,4 +1,4 @@
-"""Devices that answer: what they send for what they receive, and what counts."""
+"""Responders: the messages that they send for requests, and the counts."""
 
 import pytest
 
@@ -59,7 +59,7 @@ class Bench(test_traffic.Bench):
             set_capacity(f, row, window)
 
     def give(self, connection: int, data: bytes, now_ns: int = FROM_NS + 500) -> list[Packet]:
-        """Hand over bytes; the packets that the device writes."""
+        """Pass bytes to a device; return the packets that it writes."""
         taken, answer = self.receive(connection, data, now_ns=now_ns)
         assert taken == len(data)
         return self.packets(answer)
@@ -97,7 +97,7 @@ def test_a_request_is_answered_to_the_device_that_asked(version: int) -> None:
     }
     # The response was expected when the request was sent.
     assert bench.fleet.publishers["deliveries"].tolist() == [2] * DEVICES
-    # The device that asked takes it as its own message, timed from the request.
+    # The requesting device counts it as a message, with a latency from the request.
     assert bench.give(4, told, FROM_NS + 900) == []
     assert bench.measured(0) == {"received": 1, "received_bytes": len(told)}
     assert bench.stat(0, "end_to_end", counting.MEASURE) == (1, 800, 800, 800)

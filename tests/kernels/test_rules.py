@@ -31,7 +31,7 @@ def parsed(name: str) -> ast.Module:
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
-    """The modules that a module imports when it runs, not only for type checkers."""
+    """Return the modules that a module imports when it runs, not only for type checkers."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue

@@ -34,7 +34,7 @@ def epoll() -> Iterator[select.epoll]:
 
 
 def waited(epoll: select.epoll, timeout_ms: int = 0) -> dict[int, int]:
-    """What is ready: data to flags."""
+    """Return the ready descriptors: data to flags."""
     events = np.zeros(16 * syscalls.EVENT_WORDS, np.int32)
     count = syscalls.wait_events(epoll.fileno(), events, 16, timeout_ms)
     assert count >= 0
@@ -103,7 +103,7 @@ def test_a_timer_fires_at_its_moment_and_can_be_put_off(
         assert syscalls.arm_timer(timer, due_ns, clock) == 0
         assert waited(epoll, 10_000) == {-1: syscalls.EPOLLIN}
         assert time.monotonic_ns() >= due_ns
-        # Never read, it fires again when armed again; the past is at once.
+        # A timer that was never read fires again when it is armed again, for a past time at once.
         syscalls.arm_timer(timer, 1, clock)
         assert waited(epoll, 10_000) == {-1: syscalls.EPOLLIN}
         syscalls.arm_timer(timer, time.monotonic_ns() + 10**12, clock)

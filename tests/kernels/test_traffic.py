@@ -1,4 +1,4 @@
-"""The hot path's kernels: what a device does with bytes, without a socket or a clock."""
+"""The hot path's kernels: the effects of bytes on a device, without a socket or a clock."""
 
 import random
 import zlib
@@ -133,14 +133,14 @@ class Bench:
     # --- receiving ------------------------------------------------------------------------
 
     def receive(self, connection: int, data: bytes, *, now_ns: int = START_NS) -> tuple[int, bytes]:
-        """Hand over `data`; returns (bytes taken, what is answered)."""
+        """Pass `data` to a device; return (bytes taken, answers)."""
         f = self.fleet
         fill(f, data)
         position, written = MESSAGING_ENTRY_POINTS.receive(f, connection, len(data), now_ns)
         return int(position), f.out[:written].tobytes()
 
     def stream(self, connection: int, pieces: list[bytes], now_ns: int = START_NS) -> bytes:
-        """Hand over a byte stream piece by piece, keeping what is not whole; the answers."""
+        """Pass a byte stream in pieces, keeping incomplete packets; return the answers."""
         tail = b""
         answers = b""
         for piece in pieces:
@@ -152,7 +152,7 @@ class Bench:
         return answers
 
     def events(self) -> list[tuple[int, int, int, bytes, int]]:
-        """What waits for Python, (kind, connection, value, bytes, moment); empties the queue."""
+        """Return and remove the queued events: (kind, connection, value, bytes, time)."""
         f = self.fleet
         found = []
         for kind, connection, value, offset, length, moment in f.events[: f.totals.events].tolist():
@@ -163,7 +163,7 @@ class Bench:
         return found
 
     def counted(self, group: int = 1) -> dict[str, dict[str, int]]:
-        """Counters that are not zero, by phase."""
+        """Return the counters that are not zero, by phase."""
         rows = self.fleet.counters[group].tolist()
         named = {
             phase: {name: value for name, value in zip(COUNTERS, row, strict=True) if value}
@@ -182,7 +182,7 @@ class Bench:
     def fill(
         self, publisher: int, now_ns: int, *, limit: int = BATCH_LIMIT, room: int = 0
     ) -> tuple[int, int, bytes]:
-        """(end in `out`, messages, their bytes); `room` cuts `out` short."""
+        """Return (end in `out`, messages, their bytes); `room` limits `out`."""
         f = self.fleet
         whole = f.out
         if room:
@@ -195,7 +195,7 @@ class Bench:
         record_sent(self.fleet, publisher, count, sent, now_ns)
 
     def send(self, publisher: int, now_ns: int) -> list[Publish]:
-        """Everything due, all of it sent."""
+        """Send all due messages."""
         _, count, data = self.fill(publisher, now_ns)
         self.settle(publisher, count, count, now_ns)
         return self.messages(data)
@@ -217,7 +217,7 @@ class Bench:
         return found
 
     def state(self) -> dict[str, bytes]:
-        """Every array that a received byte may change."""
+        """Return every array that a received byte may change."""
         f = self.fleet
         names = (
             *("devices", "totals", "pairs", "counters", "histograms"),
@@ -228,7 +228,7 @@ class Bench:
 
 
 def header(payload: bytes) -> tuple[int, int, int, int]:
-    """(run tag, stream, sequence, intended_ns) of an intact payload."""
+    """Return (run tag, stream, sequence, intended_ns) of an intact payload."""
     assert zlib.crc32(payload[:28], zlib.crc32(payload[32:])) == int.from_bytes(
         payload[28:32], "little"
     )
@@ -247,7 +247,7 @@ def message(
     body: bytes = b"",
     copy: int = 0,
 ) -> bytes:
-    """An intact payload."""
+    """Return an intact payload."""
     out = np.zeros(HEADER_BYTES + len(body), np.uint8)
     out[HEADER_BYTES:] = np.frombuffer(body, np.uint8)
     sent = intended_ns if sent_ns is None else sent_ns
@@ -265,7 +265,7 @@ def publish(
     retain: bool = False,
     topic: str | None = None,
 ) -> bytes:
-    """A PUBLISH, on the topic of the payload's stream unless another is given."""
+    """Return a PUBLISH, by default on the topic of the payload's stream."""
     topic = f"bench/t/{int.from_bytes(payload[4:8], 'little') - 10}" if topic is None else topic
     return encode(Publish(topic, payload, qos, retain, dup, packet_id), version)
 
@@ -352,7 +352,7 @@ def test_a_message_belongs_to_the_phase_it_was_intended_in(intended_ns: int, pha
 def test_what_nobody_of_this_run_sent_is_foreign(payload: bytes) -> None:
     bench = Bench()
     bench.receive(bench.subscriber, publish(payload), now_ns=MEASURE_FROM_NS)
-    # It has no moment of its own: the phase is that of its arrival, the window's at most.
+    # It has no intended time: it counts in the phase of its arrival, or in the window.
     bench.receive(bench.subscriber, publish(payload), now_ns=WINDOW_END_NS + 1)
     bench.receive(bench.subscriber, publish(payload), now_ns=START_NS)
     assert bench.counted() == {"warmup": {"foreign": 1}, "measure": {"foreign": 2}}
@@ -384,7 +384,7 @@ def test_qos_2_messages_pass_once_until_they_are_released() -> None:
     _, answer = bench.receive(bench.subscriber, encode(PubRel(7), 4) * 2)
     assert bench.fleet.totals.unreleased == 0
     assert answer == encode(PubComp(7), 4) * 2
-    # After the release the identifier may carry another message, or the broker repeats itself.
+    # After the release the identifier may have another message, or a repeated one.
     bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=7))
     bench.receive(bench.subscriber, encode(PubRel(7), 4))
     bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=7))
@@ -464,7 +464,7 @@ def test_a_breach_is_told_once_and_ends_the_scan(data: str, reason: int) -> None
     assert taken == len(stream)
     assert answer == b""
     told = [(counting.BROKEN, bench.subscriber, reason, b"", START_NS + 9)]
-    # That a packet is too large for us is no breach of the protocol.
+    # A packet that is too large for us does not violate the protocol.
     kind = {0x81: MALFORMED, 0x82: UNEXPECTED_PACKET}.get(reason)
     breach = (counting.VIOLATION, bench.subscriber, kind, b"", START_NS + 9)
     wanted = [] if kind is None else [breach]
@@ -482,7 +482,7 @@ def test_messages_waited_for_a_device_if_they_were_intended_in_its_absence() -> 
     # One that was late long before the device left, one in flight when it left, and so on.
     intended = [left_ns - 900, left_ns - 200, left_ns, back_ns - 1, back_ns]
     first, *others = [publish(message(n, intended_ns=at)) for n, at in enumerate(intended)]
-    # A broker may send what waited together with its CONNACK.
+    # A broker may send waiting messages together with its CONNACK.
     bench.receive(bench.subscriber, encode(ConnAck(), 4) + first, now_ns=back_ns)
     for packet in others:
         bench.receive(bench.subscriber, packet, now_ns=back_ns + 1_000)
@@ -530,7 +530,7 @@ def test_connack_completes_a_connect() -> None:
     assert bench.stat(0, "connect", 3) == (1, 100, 100, 100)
     assert bench.stat(0, "connack", 3) == (1, 70, 70, 70)
     assert [event[3] for event in bench.events()] == [data]
-    # Another one is none that counts, but a breach.
+    # Another one is a violation and does not count.
     bench.receive(1, data, now_ns=START_NS + 200)
     assert f.totals.connecting == 0
     assert f.totals.connected == 1
@@ -690,7 +690,7 @@ def test_a_queue_is_accounted_for_over_its_consumers() -> None:
     counted = bench.counted()["measure"]
     assert counted["received"] == 4
     assert counted["duplicated"] == 1
-    # Which of them is first says nothing.
+    # The order of two consumers does not matter.
     assert "out_of_order" not in counted
     assert bench.fleet.devices["taken"][[first, second]].tolist() == [2, 2]
 
@@ -743,7 +743,7 @@ def test_what_was_sent_is_counted_by_phase_with_its_delay() -> None:
 def test_what_is_taken_back_is_sent_later_unchanged(
     qos: int, seed: int, window: int, arrivals: Arrivals
 ) -> None:
-    """Any part of each batch goes out, any order of acknowledgements: no gap, no repetition."""
+    """Send any part of each batch, acknowledge in any order: no gap, no repetition."""
     rng = random.Random(seed)
     bench = Bench(qos=qos, window=window, size=(32, 50), arrivals=arrivals)
     f = bench.fleet

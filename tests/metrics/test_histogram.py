@@ -34,7 +34,7 @@ def library(sample: list[int]) -> HdrHistogram:
 
 
 REFERENCE = library([])
-"""Asked for its layout only, and so shared."""
+"""Read for its layout only, and therefore shared."""
 
 
 def test_the_layout_has_the_librarys_size() -> None:

@@ -1,4 +1,4 @@
-"""Rows of the interval table: their schema, and that they add up in any order."""
+"""Rows of the interval table: their schema, and sums in any order."""
 
 from dataclasses import fields
 

@@ -1,4 +1,4 @@
-"""Ten hours at a million messages a second: nothing that counts them runs over."""
+"""Ten hours at a million messages a second overflow no counter."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ MESSAGES = SECONDS * RATE
 
 
 def test_the_buckets_of_a_second_hold_what_a_worker_counts_in_it() -> None:
-    """Histograms begin anew each second; a stalled worker may count the seconds of its stall."""
+    """Count a second, or the seconds of a stall: histograms begin anew after each report."""
     assert np.iinfo(np.uint32).max > RATE * 3600
     assert bucket_index(SECONDS * 10**9) < BUCKETS
 
@@ -44,7 +44,7 @@ def _hour(number: int, average_ns: int) -> Interval:
 
 
 def test_sums_of_the_whole_run_fit_or_are_refused() -> None:
-    """An average of 250 ms over all of them; beyond that a sum is refused and does not wrap."""
+    """Average 250 ms over all messages; a larger sum is refused and does not wrap."""
     rows = [_hour(number, 250_000_000) for number in range(10)]
     (whole,) = reduce_table(to_table(rows), ("run",)).to_pylist()
     assert whole["count"] == MESSAGES

@@ -37,8 +37,7 @@ seeds = st.integers(0, 1 << 32)
 
 
 def worker_rows(seed: int, most: int = 40) -> list[Interval]:
-    """Rows such as workers write: few keys, some without latencies. Random by seed, which
-    Hypothesis draws: drawing each of 34 columns through it would take most of the test."""
+    """Return rows such as workers write: few keys, some without latencies, random by seed."""
     rng = random.Random(seed)
     rows = []
     for _ in range(rng.randrange(most + 1)):
@@ -76,7 +75,7 @@ def latency_row(sample: list[int]) -> Interval:
 
 
 def model(rows: list[Interval], by: tuple[str, ...]) -> list[dict[str, object]]:
-    """What `reduce_table` must give: rows collected in a dictionary and added one by one."""
+    """Return the result of `reduce_table`, added row by row in a dictionary."""
     groups: dict[tuple[object, ...], list[Interval]] = {}
     for row in rows:
         groups.setdefault(tuple(getattr(row, name) for name in by), []).append(row)
@@ -201,7 +200,7 @@ class TestReduce:
 
 
 class TestWhereTablesComeFrom:
-    """Engines and files hand the same rows over in other Arrow types."""
+    """Engines and files have the same rows in other Arrow types."""
 
     ROWS = worker_rows(11)
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: every control packet, in any version, as the spec allows it."""
+"""Hypothesis strategies: every control packet in any version, as the spec allows it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +49,7 @@ _values: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def properties(draw: st.DrawFn, packet_type: int, version: int = constants.MQTT_5) -> Properties:
-    """Properties that a packet (or WILL) may carry."""
+    """Draw properties that a packet (or WILL) may have."""
     if version != constants.MQTT_5 or draw(st.booleans()):
         return NO_PROPERTIES
     found: dict[str, Any] = {}
@@ -201,7 +201,7 @@ def auths() -> st.SearchStrategy[mqtt.Auth]:
 
 
 def packets(version: int) -> st.SearchStrategy[mqtt.Packet]:
-    """Any packet of a version, each type as likely as another."""
+    """Draw a packet of a version, of each type equally often."""
     both: list[st.SearchStrategy[Any]] = [
         connects(version),
         connacks(version),

@@ -28,14 +28,14 @@ from tests.tables import rows_of
 
 
 def packet_of(fields: dict[str, Any]) -> Packet:
-    """The packet of a table."""
+    """Return the packet of a table."""
     kind = getattr(packet_types, fields["packet"])
     made: Packet = TypeAdapter(kind).validate_python({**fields, "packet": None})
     return made
 
 
 def _decode_all(data: bytes, version: int) -> tuple[list[Packet], int]:
-    """Every whole packet in `data`, and where the rest begins."""
+    """Return every complete packet in `data`, and the begin of the rest."""
     found, position = [], 0
     while (one := decode(data, position, len(data), version)) is not None:
         packet, position = one
@@ -68,7 +68,7 @@ class TestWire:
 
 
 class TestMqtt31:
-    """Where MQTT 3.1 ("MQTT V3.1 Protocol Specification") is not MQTT 3.1.1."""
+    """Differences of MQTT 3.1 ("MQTT V3.1 Protocol Specification") from MQTT 3.1.1."""
 
     def test_connect_has_its_own_name_and_level(self) -> None:
         data = bytes.fromhex("10 0f 0006 4d514973 6470 03 02 0000 0001 63")
@@ -99,7 +99,7 @@ class TestMqtt31:
 
 
 class TestRoundTrip:
-    """Spec 2 and 3: what was written is read, from any kind of buffer."""
+    """Spec 2 and 3: written packets can be read, from any kind of buffer."""
 
     @given(versioned_packets)
     @THOROUGH
@@ -132,7 +132,7 @@ class TestRoundTrip:
 
 
 class TestSplit:
-    """Spec 4.2: TCP cuts where it likes."""
+    """Spec 4.2: TCP may cut anywhere."""
 
     @given(versioned_packets)
     @QUICK
@@ -151,7 +151,7 @@ class TestSplit:
 
 
 class TestHostileBytes:
-    """Spec 4.13: nothing but RemoteProtocolError, whatever comes."""
+    """Spec 4.13: any bytes raise RemoteProtocolError, or nothing."""
 
     @given(st.binary(max_size=60), versions)
     @THOROUGH
@@ -228,7 +228,7 @@ _LONG = "x" * 65_536
 
 
 class TestOurFault:
-    """The same rules where we break them: LocalProtocolError."""
+    """The same rules for packets that we send: LocalProtocolError."""
 
     @pytest.mark.parametrize("version", VERSIONS)
     @pytest.mark.parametrize("fields", rows_of("mqtt.ours_in_all_versions"))

@@ -160,7 +160,7 @@ class TestFromPeer:
 
 
 class TestFromUs:
-    """The same rules, our fault."""
+    """The same rules for properties that we send."""
 
     @pytest.mark.parametrize(("fields", "packet", "match"), rows_of("mqtt.properties_of_ours"))
     def test_refused(self, fields: dict[str, Any], packet: str, match: str) -> None:

@@ -1,4 +1,4 @@
-"""Reason codes against the tables of paho-mqtt, which were typed from the spec by somebody else."""
+"""Reason codes against the tables of paho-mqtt, an independent transcription of the spec."""
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -14,7 +14,7 @@ from loadgen.mqtt.reason_codes import (
 )
 
 _PAHO = PahoReasonCode(PacketTypes.CONNACK).names
-# Where paho-mqtt leaves the OASIS text: Payload format invalid is also a CONNACK code (3.2.2.2).
+# paho-mqtt differs from the OASIS text: Payload format invalid is also a CONNACK code (3.2.2.2).
 _PAHO_LACKS = {(0x99, CONNACK)}
 
 
@@ -53,7 +53,7 @@ class TestTable:
 
 
 class TestUnknown:
-    """What a broker may send and no table knows."""
+    """Codes that a broker may send and no table has."""
 
     @pytest.mark.parametrize("code", [code for code in range(256) if code not in _PAHO])
     def test_gets_a_readable_name(self, code: int) -> None:

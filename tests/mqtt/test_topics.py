@@ -23,7 +23,7 @@ def _filters(draw: st.DrawFn) -> str:
 
 
 def _plainly_matches(topic_filter: str, topic: str) -> bool:
-    """Section 4.7, level by level, in another way."""
+    """Match by section 4.7, level by level, in another way."""
     wanted, given_levels = topic_filter.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False

@@ -79,7 +79,7 @@ class TestStrings:
 
 
 class TestEscaped:
-    """Text of a peer in a message for people."""
+    """Text of a peer in a message for users."""
 
     @given(st.text(max_size=500))
     @QUICK

@@ -1,7 +1,7 @@
-"""A supply chain without sockets: the kernels, and a broker of a few lines that delivers.
+"""A supply chain without sockets: the kernels, and a broker of a few lines.
 
-Every device is a row, as in a worker; the broker decodes what a device writes with the codec and
-hands each message to those whose filters match, one of the members of a shared subscription.
+Every device is a row, as in a worker. The broker decodes the packets of devices, and passes each
+message to those with a matching filter, or to one member of a shared subscription.
 """
 
 from collections import Counter, defaultdict
@@ -87,11 +87,10 @@ class World:
         self.delivered: list[tuple[int, Publish]] = []
         self.acknowledged: list[tuple[int, int]] = []
         self.lose: Callable[[Publish], bool] = lambda packet: False
-        self.withhold = False
-        """Whether the broker keeps its acknowledgements to itself."""
+        self.withhold = False  # True if the broker sends no acknowledgements
 
     def begin(self, interaction: int, driver: int, until_ms: int) -> int:
-        """Let a driver send what it owes; returns how many."""
+        """Let a driver send its due messages; return their number."""
         first = FIRST_OF_INTERACTION[interaction - 1]
         rows = [r for r in self.drivers if self.chains.roles[int(r)].first == first]
         row = int(rows[driver])
@@ -108,30 +107,30 @@ class World:
         record_interactions(self.fleet, publisher, count, sent, self.now_ns)
 
     def give(self, row: int, data: bytes) -> bytes:
-        """Hand bytes to a device; what it answers."""
+        """Pass bytes to a device; return its answers."""
         fill(self.fleet, data)
         position, written = SUPPLY_ENTRY_POINTS.receive(self.fleet, row, len(data), self.now_ns)
         assert position == len(data)
         return self.fleet.out[:written].tobytes()
 
     def waiting(self) -> list[int]:
-        """The devices that have something to read."""
+        """Return the devices with bytes to read."""
         return [row for row, data in self.inbox.items() if data]
 
     def consumers(self) -> list[int]:
-        """The handlers that have something to read."""
+        """Return the handlers with bytes to read."""
         return [row for row in self.waiting() if row not in self.drivers]
 
     def take(self, row: int) -> bytes:
-        """What is there for a device to read."""
+        """Return and remove the bytes that a device has to read."""
         return b"".join(self.inbox.pop(row))
 
     def answer(self, row: int) -> None:
-        """Let a device read what is there, and the broker what it answers."""
+        """Let a device read its bytes, and the broker its answers."""
         self.hear(row, self.give(row, self.take(row)))
 
     def hear(self, row: int, data: bytes) -> None:
-        """The broker takes what a device wrote."""
+        """Let the broker take the bytes of a device."""
         for packet in packets_in(data, self.version):
             if isinstance(packet, Publish):
                 self.published.append((row, packet))
@@ -173,7 +172,7 @@ class World:
             self.inbox[row].append(encode(copy, self.version))
 
     def deliver(self, step_ms: int = 0) -> None:
-        """Hand on everything until nothing is under way."""
+        """Deliver until no message is in flight."""
         while any(self.inbox.values()):
             for row in list(self.inbox):
                 data = b"".join(self.inbox.pop(row))
@@ -201,7 +200,7 @@ class World:
 
 
 def packets_in(data: bytes, version: int = 5) -> Iterator[Any]:
-    """The packets in these bytes."""
+    """Yield the packets in these bytes."""
     at = 0
     while at < len(data):
         found = decode(data, at, len(data), version, LIMIT)
@@ -211,7 +210,7 @@ def packets_in(data: bytes, version: int = 5) -> Iterator[Any]:
 
 
 def note_of(packet: Publish) -> dict[str, int]:
-    """Stream and trailer of a message."""
+    """Return stream and trailer of a message."""
     data = np.frombuffer(bytearray(packet.payload), np.uint8)
     note = InteractionNote.rows(1)[0]
     read_note(data, len(data) - TRAILER_BYTES, note)

@@ -1,4 +1,4 @@
-"""Models of supply chains for tests, and what correct runs of them show."""
+"""Models of supply chains for tests, and the observations of correct runs."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def model_with(**fields: Any) -> Model:
 
 
 def observed(model: Model, window_s: float, /, **changed: Any) -> Observed:
-    """Return what a correct run of the model shows, but for what is changed."""
+    """Return the observations of a correct run of the model, with changes."""
     counts = [
         (round(rate.sent * window_s), round(rate.received * window_s)) for rate in type_rates(model)
     ]

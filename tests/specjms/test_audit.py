@@ -1,4 +1,4 @@
-"""The five audit tests, each shown to pass and to fail at its bound."""
+"""The five audit tests, each passing and failing at its bound."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,7 +25,7 @@ OFFER = number_of("offer")
 
 
 def sound(**changed: Any) -> Observed:
-    """What a correct run of the model shows."""
+    """Return the observations of a correct run of the model."""
     destinations = [
         DestinationCount(number, destination, 50, 100, 100, 0, 60, 120, 120)
         for number in enabled_types(MODEL)
@@ -74,7 +74,7 @@ def test_input_rate_may_be_off_by_5_percent(share: float, passes: bool) -> None:
 
 
 def few(seconds: float, interaction: int, begun: int, late: int = 0) -> dict[str, str]:
-    """Failed tests of an interaction of a small run, and what was observed."""
+    """Return the failed tests of an interaction of a small run, with the observed values."""
     model = model_with(topology="vertical", base=1)
     seen = observed(model, seconds)
     first = FIRST_OF_INTERACTION[interaction - 1]
@@ -95,7 +95,7 @@ def test_an_interaction_that_was_not_due_fails_nothing() -> None:
     # One of them each 20 s.
     assert few(10.0, 3, begun=0) == {}
     assert few(10.0, 3, begun=1) == {}
-    # The only one was late; two of two are a habit.
+    # One late interaction is tolerated, two of two are not.
     assert few(10.0, 3, begun=1, late=1) == {}
     assert few(20.0, 3, begun=2, late=2) == {"pacing": "100 % (2 of 2)"}
 
@@ -146,7 +146,7 @@ def test_at_most_a_fifth_may_begin_late() -> None:
 
 
 def test_each_event_handler_must_keep_the_percentile() -> None:
-    """One slow handler of two fails its location, however fast the other is."""
+    """Fail a location with one slow handler of two, however fast the other is."""
     subject = "offer at DC2_IncomingOffersQ"
     heard = [
         replace(one, over=1, slow=9) if (one.number, one.place) == (OFFER, 2) else one
@@ -177,7 +177,7 @@ def test_one_lost_message_is_named() -> None:
 
 
 def test_what_was_lost_outside_the_window_is_lost() -> None:
-    # A chain that broke in the warm-up leaves every count of the window whole.
+    # A chain that broke in the warm-up changes no count of the window.
     lost = with_destination(received_in_all=117, missing=("message 0 from SP4",), missing_unnamed=2)
     (finding,) = audit(MODEL, lost).failed
     assert finding.test == "delivered"
@@ -207,7 +207,7 @@ STATISTICS = number_of("statInfoSM")
 
 
 def with_lost(number: int, **changed: Any) -> Observed:
-    """A recovery in which one message of a type was lost."""
+    """Return a recovery in which a message of a type was lost."""
     counts = [
         replace(one, received_in_all=119) if (one.number, one.destination) == (number, 0) else one
         for one in sound().destinations

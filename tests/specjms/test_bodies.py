@@ -1,4 +1,4 @@
-"""Bodies are content of their type, of exactly the size that is asked for."""
+"""Bodies are content of their type, of exactly the requested size."""
 
 import struct
 from xml.etree import ElementTree

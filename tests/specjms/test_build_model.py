@@ -1,4 +1,4 @@
-"""What a scenario may change in which topology, and what it must not."""
+"""The changes that a scenario may make in each topology."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Topic names, filters and selectors: each consumer gets what is meant for it, and nothing else."""
+"""Topic names, filters and selectors: each consumer gets its messages, and no others."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def model(
 
 
 def satisfies(selector: Selector, properties: bytes) -> bool:
-    """What a JMS selector would say; properties are whole and follow each other."""
+    """Evaluate a JMS selector; properties are complete and follow each other."""
     held = set()
     while properties:
         key = int.from_bytes(properties[1:3])
@@ -83,7 +83,7 @@ def test_six_target_destinations(target: str, topic: str, pattern: str) -> None:
     assert topic_of(model(target), "r", ORDER, 2) == topic
     assert subscriptions_of(model(target), "r", ORDER, 2) == ((pattern,),)
     client = model(target, selectors="client")
-    # Without levels, all of the topic arrives, and what selects stands in properties.
+    # Without levels, the whole topic arrives, and the properties select.
     base = "/".join(topic.split("/")[: 3 if target == "LocationID-MessageType" else 2])
     assert topic_of(client, "r", ORDER, 2) == base
     assert subscriptions_of(client, "r", ORDER, 2) == ((base,),)

@@ -1,4 +1,4 @@
-"""Whether a second run repeats the first, and how the two compare."""
+"""Repetitions of a run, and comparisons with it."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Nothing outside of its folder and its case names SPECjms: it is a case like the others."""
+"""Only its folder and its case name SPECjms: it is a case like the others."""
 
 import re
 from pathlib import Path

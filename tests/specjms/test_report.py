@@ -43,7 +43,7 @@ def reported(model: Model, seen: Observed) -> tuple[dict[str, Any], Audit]:
 
 
 def broken(document: dict[str, Any]) -> list[str]:
-    """The rules not kept, by their section or last word, but for those that no run keeps."""
+    """Return the broken rules, by section or last word, except those that every run breaks."""
     broken = [rule for rule in document["rules"] if rule["kept"] is False]
     return [
         rule["rule"].split()[-1].strip("()")
@@ -57,7 +57,7 @@ def test_a_sound_run_is_never_called_compliant_and_says_what_it_is() -> None:
     document, found = reported(MODEL, supply())
     assert found.passed
     assert broken(document) == []
-    # Without every rule judged nothing is compliant, and the kit's own rule is never kept.
+    # A run with an unjudged rule is not compliant, and the rule of the kit is never kept.
     assert document["compliant"] is False
     assert [rule["rule"] for rule in document["rules"] if rule["kept"] is None]
     assert json.loads(json.dumps(document)) == document
@@ -105,7 +105,7 @@ def test_the_mix_is_of_what_was_played() -> None:
     topics = model_with(base=15, messages={"all": {"queue": False}})
     document, _ = reported(topics, supply())
     assert [row["percent"] > 0 for row in document["groups"]] == [True, True, False, False]
-    # What is persistent waits for who is away, on a topic as in a queue.
+    # Persistent messages wait for devices that are away, on topics and in queues.
     assert document["groups"][1]["name"] == "pub/sub, persistent, durable"
     partly = {"queue": False, "durable": False}
     document, _ = reported(model_with(base=15, messages={"order": partly}), supply())

@@ -24,7 +24,7 @@ SOUND: dict[str, Any] = {
     "windows": WINDOWS,
 }
 NEVER = ["the kit of SPECjms2007 over JMS (3.7, 4.1)", "atomic transactions (4.3)"]
-"""What no run of ours keeps."""
+"""The rules that every run breaks."""
 RECOVERY = Recovery(900.0, S, 2 * S, 3 * S)
 
 
@@ -76,7 +76,7 @@ def test_what_was_not_seen_is_not_judged() -> None:
     assert {order, marked} <= set(of(rules(), True))
     assert marked in of(rules(redelivered=0), None)
     assert order in of(rules(workers_silent=1), None)
-    # A failure that was asked for: order is not of normal operation.
+    # After a requested failure, the order is not judged.
     recovered = rules(recovery=RECOVERY, duplicated=3)
     assert order in of(recovered, None)
     assert again in of(recovered, True)
@@ -89,7 +89,7 @@ def test_what_was_not_seen_is_not_judged() -> None:
     ("course", "kept"),
     [
         (EVEN, True),
-        # What was received falls to nine tenths in the last part of the window.
+        # The received messages fall to nine tenths in the last part of the window.
         ([(a, b, 90 if a >= 2220 * S else 100) for a, b, _ in EVEN], False),
         # It is still rising when the warm-up ends.
         ([(a, b, 50 if a < 600 * S else 100) for a, b, _ in EVEN], False),

@@ -1,4 +1,4 @@
-"""What a score card says of a supply chain, from the document of a run."""
+"""The tables of a score card, from the document of a run."""
 
 import json
 from typing import Any

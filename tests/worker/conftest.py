@@ -27,7 +27,7 @@ def forkserver() -> Iterator[Forkserver]:
 async def driver(
     forkserver: Forkserver, tmp_path: Path, server_context: ssl.SSLContext
 ) -> AsyncIterator[Driver]:
-    """A worker that waits to be configured; it must end by itself when the test does."""
+    """Yield a worker that waits to be configured; it must end with the test."""
     channel, pid = forkserver.start(0)
     made = Driver(channel, tmp_path, pid=pid)
     made.encryption = server_context
@@ -47,13 +47,13 @@ async def driver(
 
 @pytest.fixture
 def start_broker(driver: Driver) -> StartBroker:
-    """Starts fake brokers that end with the test."""
+    """Return a function that starts fake brokers, which end with the test."""
     return driver.broker
 
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """A worker switches the garbage collector off for good; these tests go on."""
+    """Switch the garbage collector on again, which a worker switches off."""
     warm()
     yield
     gc.unfreeze()
@@ -62,7 +62,7 @@ def collector() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
-    """A test authority, a broker's certificate for 127.0.0.1 and those of six devices."""
+    """Return a test authority, a broker's certificate for 127.0.0.1 and those of six devices."""
     directory = tmp_path_factory.mktemp("certificates") / "made"
     return make_certificates(directory, ["127.0.0.1", "localhost"], clients=6, key="ecdsa")
 

@@ -1,6 +1,6 @@
-"""A worker in a process of its own, and a broker that does just what a test wants.
+"""A worker in a separate process, and a broker that behaves as a test wants.
 
-Workers are forked, as in a run, from one process that has the kernels compiled.
+Workers are forked, as in a run, from one process with compiled kernels.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ from tests.plans import small_plan
 
 Transport = Literal["tcp", "tls"]
 HANG_S = 30.0
-"""Nothing in these tests takes that long: a wait of that length is a hang, not a slow machine."""
+"""A wait of this length is a hang, not a slow machine."""
 RUN_TAG = 0x10AD
 MS = 1_000_000
 
@@ -98,7 +98,7 @@ class Forkserver:
             self.messages.append(orjson.loads(data))
 
     def start(self, row: int) -> tuple[socket.socket, int]:
-        """(our end of the channel, pid) of a new worker."""
+        """Return (our end of the channel, pid) of a new worker."""
         ours, theirs = socket.socketpair()
         message = orjson.dumps({"start": row})
         socket.send_fds(self.control, [message], [theirs.fileno()])
@@ -114,7 +114,7 @@ class Forkserver:
 
 
 async def until(condition: Callable[[], Any], what: str = "") -> None:
-    """Wait for something that must come true; there is no hurry."""
+    """Wait until a condition is true."""
     async with asyncio.timeout(HANG_S):
         while not condition():
             await asyncio.sleep(0.002)
@@ -249,7 +249,7 @@ class Driver:
         return page.total(total) if total in Totals.names() else page.counted(total)
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait, keeping the worker's lease alive."""
+        """Wait until a condition is true, and keep the worker's lease alive."""
         async with asyncio.timeout(HANG_S):
             while not condition():
                 self.send("beat")
@@ -261,7 +261,7 @@ class Driver:
         return await self.stop()
 
     async def finished(self) -> None:
-        """Until everything is sent, acknowledged and received."""
+        """Wait until all messages are sent, acknowledged and received."""
         await self.until(
             lambda: (
                 self.window_ends
@@ -271,7 +271,7 @@ class Driver:
         )
 
     async def stop(self) -> dict[str, Any]:
-        """Stop the worker; every frame it sent is here afterwards."""
+        """Stop the worker, and wait for its last frame."""
         answer = await self.ask("conclude")
         await self.ask("stop")
         self.writer.write_eof()
@@ -282,7 +282,7 @@ class Driver:
     # What the rows say
 
     def counted(self, name: str, *, phase: str | None = None, group: str | None = None) -> int:
-        """Sum of a counter over the rows."""
+        """Return the sum of a counter over the rows."""
         return sum(
             getattr(row, name)
             for row in self.rows
@@ -292,7 +292,7 @@ class Driver:
     def recorded(
         self, series: str, *, phase: str | None = None, group: str | None = None
     ) -> list[Interval]:
-        """Rows of a latency series; each is checked to agree with itself."""
+        """Return the rows of a latency series, each checked."""
         found = [
             row
             for row in self.rows
@@ -321,7 +321,7 @@ def one_worker_plan(
     version: int = 4,
     **fields: Any,
 ) -> Plan:
-    """All groups on one worker; over TLS without verification, unless `tls` is given."""
+    """Return a plan with all groups on one worker; over TLS without verification by default."""
     if transport == "tls":
         fields.setdefault("tls", Tls(verify=False))
     shares = tuple(Share(index, 0, group.count, 1) for index, group in enumerate(groups))
@@ -358,7 +358,7 @@ def subscribers(count: int = 1, *, qos: int = 0, **fields: Any) -> DeviceGroup:
 
 
 def header(packet: Publish) -> tuple[int, int, int]:
-    """(stream, sequence, intended_ns) of a payload, which must be intact and of this run."""
+    """Return (stream, sequence, intended_ns) of a payload, which must be intact and of this run."""
     data = packet.payload
     assert zlib.crc32(data[:28], zlib.crc32(data[32:])) == int.from_bytes(data[28:32], "little")
     assert int.from_bytes(data[:4], "little") == RUN_TAG
@@ -368,7 +368,7 @@ def header(packet: Publish) -> tuple[int, int, int]:
 
 
 def check_stream(packets: list[Publish], stream: int, dues: list[int] | None = None) -> None:
-    """Every message of one stream once, in order and whole."""
+    """Check that every message of one stream arrived once, in order and intact."""
     headers = [header(packet) for packet in packets]
     assert [found[:2] for found in headers] == [(stream, n) for n in range(len(packets))]
     if dues is not None:
@@ -405,7 +405,7 @@ class Session:
         return found
 
     async def packet(self) -> Packet:
-        """The next packet; Gone when there is none."""
+        """Return the next packet; raise Gone at the end."""
         while True:
             decoded = decode(bytes(self._buffer), 0, len(self._buffer), self.version)
             if decoded is not None:
@@ -443,14 +443,14 @@ class Session:
             self.writer.transport.abort()
 
     async def welcome(self, answer: ConnAck | None = None) -> Connect:
-        """Take CONNECT, answer CONNACK."""
+        """Read CONNECT, answer CONNACK."""
         packet = await self.packet()
         assert isinstance(packet, Connect)
         self.send(answer or ConnAck())
         return packet
 
     async def behave(self, *, until_packet: type[Packet] | None = None) -> Packet:
-        """Be a broker: route, acknowledge, answer; until the client goes or sends such a packet."""
+        """Route, acknowledge and answer, until the client leaves or sends a packet of this type."""
         while True:
             packet = await self.packet()
             if until_packet is not None and isinstance(packet, until_packet):
@@ -495,7 +495,7 @@ async def well_behaved(session: Session) -> None:
 
 
 class FakeBroker:
-    """Listens and hands each connection to the test's coroutine."""
+    """A listener that passes each connection to the test's coroutine."""
 
     def __init__(
         self, behaviour: Behaviour = well_behaved, *, host: str = "127.0.0.1", **options: Any
@@ -566,13 +566,13 @@ class FakeBroker:
 
     @property
     def published(self) -> Counter[str]:
-        """PUBLISH packets received, by topic."""
+        """The number of PUBLISH packets received, by topic."""
         return Counter(
             packet.topic_name for session in self.sessions for packet in session.published
         )
 
     def client(self, number: int) -> Session:
-        """The session whose client identifier ends in this device number, group 0."""
+        """Return the session whose client identifier ends in this device number, group 0."""
         ends = f"0-{number}"
         return next(made for made in self.sessions if made.connect.client_id.endswith(ends))
 

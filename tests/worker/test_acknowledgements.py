@@ -1,4 +1,4 @@
-"""Acknowledgements that come late, twice, or with a refusal, and the window they free."""
+"""Acknowledgements that come late, twice, or with a refusal, and their slots of the window."""
 
 import asyncio
 from functools import partial
@@ -40,7 +40,7 @@ async def test_a_full_window_holds_messages_back_as_a_backlog(driver: Driver) ->
     await driver.stop()
     dues = [driver.start_ns + k * 10 * MS for k in range(30)]
     check_stream(broker.sessions[0].published, 0, dues)
-    # What was owed is charged from the moment it was intended.
+    # Unsent messages have a latency from their intended time.
     delays = driver.recorded("send_delay", phase="measure")
     assert sum(row.count for row in delays) == 30
     assert max(row.max_ns for row in delays) >= 250 * MS
@@ -77,7 +77,7 @@ async def test_a_message_that_the_broker_refuses_is_reported(driver: Driver, qos
     await driver.start(warmup_ms=0, measure_ms=200)
     closing = (await driver.sent())["closing"]
     assert driver.counted("sent") == 10
-    # All are counted, and the first is told in the broker's words.
+    # All are counted, and the first is reported in the broker's words.
     assert driver.said("refused") == ["acknowledged with Quota exceeded (0x97): \x1b[2Jfull"]
     assert (driver.counted("refused"), driver.counted("acknowledged")) == (10, 0)
     assert driver.counted("expected") == 0

@@ -13,7 +13,7 @@ from loadgen.plan.plan import PhasePlan
 from tests.fuzz.sessions import START_NS, Player
 
 PACKET_BYTES = 2 + 5 + 2 + 1 + 32
-"""Of a PUBLISH: fixed header, topic t/0, identifier, no properties, and payload."""
+"""Size of a PUBLISH: fixed header, topic t/0, identifier, no properties, and payload."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A worker sees that it came late, wherever it was, and says what kept it."""
+"""A worker detects its stalls and their causes."""
 
 import os
 import select
@@ -21,7 +21,7 @@ serve = reactor.MESSAGING_ENTRY_POINTS.serve
 
 
 class Attended:
-    """What of a worker looks at its sockets, here none, and what it will have sent."""
+    """The parts of a worker that look at its sockets, without sockets, and its reports."""
 
     def __init__(self) -> None:
         self.told: list[Any] = []
@@ -35,13 +35,13 @@ class Attended:
         self.attendance = Attendance(self.fleet, self.account, self.told.append)
 
     def look(self) -> None:
-        """The worker's loop comes round."""
+        """Run a turn of the worker's loop."""
         serve(self.fleet, 0)
         if self.fleet.attention.stalls:
             self.attendance.report()
 
     def longest_after(self, act: Callable[[], object]) -> tuple[int, int, int, int]:
-        """The longest stall of which the worker tells; a busy host can add shorter ones."""
+        """Return the longest reported stall; a busy host can add shorter ones."""
         self.look()
         self.told.clear()
         act()
@@ -80,7 +80,7 @@ def test_a_loop_that_slept_did_not_ask_for_a_processor(attended: Attended) -> No
 
 
 def test_the_tick_is_seen_in_compiled_code_and_does_not_end_the_stay(attended: Attended) -> None:
-    for _ in range(5):  # a busy host may stop the worker in earnest
+    for _ in range(5):  # a busy host may stall the worker
         begun_ns, before_ns = time.monotonic_ns(), attended.fleet.attention.tick_ns
         serve(attended.fleet, 100 * MS)
         if not attended.fleet.attention.stalls:

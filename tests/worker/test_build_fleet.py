@@ -166,7 +166,7 @@ def test_a_host_that_does_not_resolve_is_one_clear_error(host: str) -> None:
 
 
 def test_idle_devices_cost_little_memory() -> None:
-    """What is mapped for tails is not touched: 20,000 devices with 64 KiB each would be 1.3 GB."""
+    """Leave mapped tails untouched: 20,000 devices with 64 KiB each would be 1.3 GB."""
     plan = one_worker_plan(DeviceGroup("devices", 20_000), port=1, max_packet_bytes=1 << 20)
     status = Path("/proc/self/statm")
     before = int(status.read_text().split()[1])

@@ -51,7 +51,7 @@ async def test_a_worker_that_hears_nothing_ends(
 
 
 async def test_a_worker_that_stalled_hears_before_it_gives_up() -> None:
-    """Stalls longer than the lease, with a sign of life waiting each time."""
+    """Stall for longer than the lease, with a sign of life waiting each time."""
     loop = _Stalled()
     channel = Channel(cast(Any, loop))
     for _ in range(3):
@@ -65,7 +65,7 @@ async def test_a_worker_that_stalled_hears_before_it_gives_up() -> None:
 
 
 class _Stalled:
-    """A loop that does nothing but tell the time, and make futures."""
+    """A loop that only has a time and makes futures."""
 
     now_s = 0.0
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself when its run has ended."""
+"""The statement of a worker about its run."""
 
 import socket
 from typing import Any
@@ -85,7 +85,7 @@ def test_messages_in_flight_are_named_and_their_missing_deliveries_counted() -> 
     in_flight = said["messages"]
     assert sorted(in_flight) == [[10, 0], [10, 2], [10, 3], [11, 0]]
     assert missing_of(bench.fleet, in_flight) == 8
-    # 1 was acknowledged and is missing, too: not of interest here.
+    # 1 was acknowledged and is missing, too.
     for row, stream, sequence in ((first, 10, 0), (first, 10, 3), (second, 11, 0)):
         bench.receive(row, publish(message(sequence, stream=stream), qos=1, packet_id=9))
     assert missing_of(bench.fleet, in_flight) == 5
@@ -118,10 +118,10 @@ def test_devices_that_were_never_there_miss_what_was_sent_on_their_streams() -> 
     assert missed == [[10, PUBLISHERS, 2]]
     assert sent_on(fleet, missed) == {"sent": 10, "complete": True}
     assert sent_on(fleet, [[11, 1, 1], [99, 3, 1]])["sent"] == 1
-    # What got a message was there.
+    # A subscriber with a message was present.
     bench.receive(first + 1, publish(message(0)))
     assert absent_streams(fleet, [first + 1]) == [[10, PUBLISHERS, 1]]
-    fleet.totals.withdrawn += 1  # of a refused message nobody expects anything
+    fleet.totals.withdrawn += 1  # a refused message is not expected
     assert not sent_on(fleet, missed)["complete"]
 
 
@@ -155,7 +155,7 @@ def test_what_responders_have_in_flight_is_not_named() -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_worker_names_what_was_never_acknowledged(driver: harness.Driver, qos: int) -> None:
-    """Every third message is delivered and not acknowledged, every third is swallowed."""
+    """Deliver every third message without acknowledgement, and drop every third."""
     sessions: list[harness.Session] = []
 
     async def serve(session: harness.Session) -> None:

@@ -1,4 +1,4 @@
-"""How devices connect and come back: pace, bounds, backoff, jitter, failures."""
+"""Connects and reconnects of devices: pace, bounds, backoff, jitter, failures."""
 
 import asyncio
 import heapq
@@ -66,7 +66,7 @@ class Time:
 
 
 class Bench:
-    """A connector whose connects are noted and answered as the test likes."""
+    """A connector whose connects are recorded and answered by the test."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, devices: int, first_device: int = 0
@@ -142,7 +142,7 @@ async def test_devices_that_return_together_keep_the_rate(
     bench.clock.late_s = late_s
     bench.clock.run(2.0)
     assert sorted(connection for _, connection in bench.begun) == list(range(300))
-    # The rate, and what a tick that came late may make up for: another 20 ms.
+    # The rate, and 20 ms that a late tick may catch up on.
     assert bench.most_within(0.02) <= 500 * 0.02 * 2
     assert bench.most_within(0.1) <= 500 * 0.12
     assert bench.begun[-1][0] - bench.begun[0][0] >= (300 - 20) / 500
@@ -186,7 +186,7 @@ async def test_the_wait_doubles_up_to_the_longest_and_starts_again_after_a_retur
 async def test_who_is_not_let_in_again_is_overdue(
     monkeypatch: pytest.MonkeyPatch, waited_s: float, overdue: int
 ) -> None:
-    """Two of three return in vain; a first attempt may take a moment, as the third one's does."""
+    """Let two of three reconnect in vain; the first attempt of the third may take a moment."""
     bench = Bench(monkeypatch, 3)
     await bench.connect_all(None)
     bench.policy = Reconnect(0.5, 0.5, 0.0)
@@ -373,7 +373,7 @@ async def test_connects_are_bounded_in_flight_and_paced(driver: Driver) -> None:
 
 
 async def test_more_failures_at_once_than_events_fit(driver: Driver) -> None:
-    """A source address that is not ours fails every connect before it begins."""
+    """Bind to a source address that is not ours, so that every connect fails at once."""
     count = 6000
     plan = one_worker_plan(publishers(count, 6000.0), port=free_port("127.0.0.1"))
     worker = plan.workers[0]

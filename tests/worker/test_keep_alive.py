@@ -10,7 +10,7 @@ from tests.worker.harness import Driver, Session, one_worker_plan
 
 @pytest.mark.parametrize("by_server", [False, True])
 async def test_silent_devices_ping_in_time(driver: Driver, by_server: bool) -> None:
-    """Of two silent devices the one with a keep-alive pings before it runs out."""
+    """Let two devices be silent: the one with a keep-alive pings before it runs out."""
     properties = Properties(server_keep_alive=2) if by_server else Properties()
 
     async def watch(session: Session) -> None:
@@ -35,7 +35,7 @@ async def test_silent_devices_ping_in_time(driver: Driver, by_server: bool) -> N
 
 @pytest.mark.parametrize("blind", [False, True])
 async def test_a_connection_without_pingresp_is_given_up(driver: Driver, blind: bool) -> None:
-    """A broker that hangs keeps its connections; who pings finds out, who is answered stays."""
+    """Let a broker hang: pinging devices lose their connections, others keep them."""
 
     async def hang(session: Session) -> None:
         await session.welcome()

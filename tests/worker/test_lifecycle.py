@@ -1,4 +1,4 @@
-"""Connections that a broker breaks, and devices that come back."""
+"""Connections that a broker breaks, and devices that reconnect."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ from tests.worker.harness import (
 
 
 async def test_a_connection_closed_right_behind_connack_is_noticed(driver: Driver) -> None:
-    """CONNACK and the end of the stream arrive while the worker looks away."""
+    """Send CONNACK and the end of the stream before the worker looks."""
 
     async def leave(session: Session) -> None:
         await session.packet()
@@ -226,7 +226,7 @@ async def test_devices_come_back_however_often_they_fail(driver: Driver) -> None
 
 
 def test_messages_over_tls_leave_before_others_are_read() -> None:
-    """They are stamped as sent: what is done before would count as the broker's time."""
+    """Send messages first: reads before them would count as the broker's time."""
     done: list[tuple[str, int]] = []
 
     def note(name: str) -> Callable[..., None]:

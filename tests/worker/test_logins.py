@@ -1,4 +1,4 @@
-"""The file of identifiers and credentials."""
+"""The file of identifiers and logins."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A worker's loop knows how long nothing of its own is due."""
+"""A worker's loop returns the time until something is due."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""Brokers that stop reading: what waits for a socket leaves later, and in order."""
+"""Brokers that stop reading: unsent bytes leave later, and in order."""
 
 import asyncio
 import json
@@ -26,12 +26,12 @@ from tests.worker import harness
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
 def context(request: pytest.FixtureRequest, server_context: ssl.SSLContext) -> Any:
-    """What the broker encrypts with, None for nothing."""
+    """Return the TLS context of the broker, or None."""
     return server_context if request.param else None
 
 
 def secured(context: ssl.SSLContext | None, port: int) -> dict[str, Any]:
-    """Where a plan connects to, and how."""
+    """Return the target of a plan, and its options."""
     if context is None:
         return {"port": port}
     return {"targets": (Target("127.0.0.1", port, "tls"),), "tls": Tls(verify=False)}
@@ -105,7 +105,7 @@ async def test_a_blocked_connection_that_breaks_leaves_nothing_behind(
 def test_what_waits_leaves_in_order_when_the_socket_opens_while_more_is_answered(
     collector: None, tmp_path: Path
 ) -> None:
-    """Writable again and a message to acknowledge, both in one look at the socket."""
+    """Make the socket writable together with a message to acknowledge."""
     loop = WorkerLoop()
     try:
         loop.run_until_complete(asyncio.wait_for(_answer_and_flush(loop, tmp_path), harness.HANG_S))
@@ -141,7 +141,7 @@ async def _answer_and_flush(loop: WorkerLoop, tmp_path: Path) -> None:
     fleet.devices[0].flags |= BLOCKED
     made.lifecycle.outgoing.keep(0, encode(PubAck(1), 4))
     far.sendall(encode(Publish("t", b"x", 1, packet_id=2), 4))
-    loop.call_soon(int)  # else compiled code stays until a timer of the loop is due
+    loop.call_soon(int)  # else compiled code stays until the next timer of the loop
     made.lifecycle.poller.on_ready()
     received = b""
     while len(received) < 8:

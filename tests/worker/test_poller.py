@@ -1,4 +1,4 @@
-"""When a worker leaves compiled code for its loop, and when it has read all that came."""
+"""The times at which a worker leaves compiled code, and the end of its reads."""
 
 import os
 import time
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 class Scene:
-    """A poller, and what is around it; `serve` plays what a kernel finds, call by call."""
+    """A poller with its surroundings; `serve` plays the kernel, call by call."""
 
     def __init__(self, *found: str) -> None:
         self.found = list(found)
@@ -73,7 +73,7 @@ def test_what_the_loop_was_asked_for_has_its_turn_though_messages_come(
     scenes: list[Scene],
 ) -> None:
     scenes.append(scene := Scene("message", "message", "message"))
-    scene.due_ns = [0]  # and forgotten, once it is told
+    scene.due_ns = [0]  # and forgotten after the report
     scene.poller.on_ready()
     assert scene.stays_ns == [0]
 

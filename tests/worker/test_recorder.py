@@ -1,4 +1,4 @@
-"""Interval rows: everything counted goes into exactly one row."""
+"""Interval rows: each count is in exactly one row."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def started_fleet() -> PlannedFleet:
 def rows_of(
     fleet: PlannedFleet, now_ns: int, reported: Grid[CounterRecord] | None = None
 ) -> list[Interval]:
-    """As the coordinator sees them, after a trip through JSON."""
+    """Return rows as the coordinator gets them, through JSON."""
     reported = CounterRecord.grid(*fleet.counters.shape) if reported is None else reported
     gauges = recorder.gauges_of(fleet, now_ns)
     frames = [(recorder.take_counters(fleet, reported, gauges, now_ns), b"")]

@@ -1,4 +1,4 @@
-"""What a worker reports of a second: all of it once, its latencies a few at a time."""
+"""Reports of a second: everything once, latencies a few at a time."""
 
 from collections import Counter
 from typing import Any
@@ -15,7 +15,7 @@ from tests.worker.harness import one_worker_plan
 
 
 def recorded() -> tuple[PlannedFleet, Counter[tuple[str, str]]]:
-    """A fleet with latencies in every series of two groups, and how many of each."""
+    """Return a fleet with latencies in every series of two groups, and their numbers."""
     plan = one_worker_plan(
         DeviceGroup("publishers", 1, publishes=Publishes("t/{topic}", 1.0)),
         DeviceGroup("subscribers", 1, subscribes=Subscribes(("t/{topic}",))),
@@ -31,7 +31,7 @@ def recorded() -> tuple[PlannedFleet, Counter[tuple[str, str]]]:
 
 
 class Coordinator:
-    """Takes frames as the coordinator does."""
+    """A reader of frames, like the coordinator."""
 
     def __init__(self) -> None:
         self.frames: list[list[Interval]] = []

@@ -1,4 +1,4 @@
-"""The live page: what one process counts, another sees."""
+"""The live page: counts of one process that another reads."""
 
 import errno
 import os
@@ -26,7 +26,7 @@ def test_outstanding_is_what_did_not_come_and_under_way_what_no_later_one_overto
     page.counts["expected"][0] -= 2, 0, 0, 0
     page.totals["withdrawn"][0] = 2
     assert (page.outstanding(), page.under_way()) == (12, 12)
-    # Where its place is known it is in no gap.
+    # If its place is known, it is not in a gap.
     page.totals["damaged"][1] = 1
     page.totals["missing"][1] = 2
     assert page.under_way() == 12

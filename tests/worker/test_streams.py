@@ -1,4 +1,4 @@
-"""Devices over TLS: the same exchange, the same accounts, and what only TLS can do wrong."""
+"""Devices over TLS: the same exchange and accounts, and faults of TLS."""
 
 import asyncio
 import socket
@@ -103,7 +103,7 @@ async def test_the_last_answer_says_what_was_negotiated(
 
 
 def upgraded(near: socket.socket, far: socket.socket) -> tuple[WebSocket, ServerProtocol]:
-    """Both ends of a WebSocket, whose broker's frames are still to be sent."""
+    """Return both ends of a WebSocket; the broker's frames are not sent yet."""
     near.setblocking(False)
     device = WebSocket(near, "ws://broker:1/mqtt")
     with pytest.raises(BlockingIOError):
@@ -132,7 +132,7 @@ def test_a_websocket_that_the_broker_closes_ends_and_takes_nothing_more(
         view = memoryview(bytearray(100))
         for data in last:
             assert view[: device.recv_into(view)] == data
-            # What the broker is owed cannot go out, and that is for the reader to notice.
+            # Unsent bytes cannot leave, and only the reader notices that.
             with pytest.raises(BrokenPipeError):
                 device.send(b"acknowledged")
             assert device.pending()

@@ -1,4 +1,4 @@
-"""What is under way to one subscription, by the memory that workers share."""
+"""Messages in flight to one subscription, from memory that workers share."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from tests.plans import small_plan
 
 
 def workers(directory: Path, *, shared: str = "") -> list[PlannedFleet]:
-    """Three topics with a publisher each, in one worker; two subscribers of each, in two."""
+    """Return three publishers in one worker, and two subscribers of each topic in two."""
     groups = (
         DeviceGroup("publishers", 3, publishes=Publishes("t/{topic}", 300.0)),
         DeviceGroup("subscribers", 6, subscribes=Subscribes((f"{shared}t/{{topic}}",)), topics=3),
@@ -42,7 +42,7 @@ def test_the_most_under_way_is_that_of_one_subscription(tmp_path: Path) -> None:
     assert marks.most() == (7, 6 / 100)
     assert marks.most() is None  # too soon after the last look
     marks._next_ns = 0
-    # What is received but not yet seen as sent is never less than none.
+    # A message that is received but not yet seen as sent counts as 0.
     second.pairs["expected"] = [200, 200, 200]
     assert marks.most() == (0, 0)
 

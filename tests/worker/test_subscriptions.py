@@ -1,4 +1,4 @@
-"""Subscribing before the run and after a return, and what a broker may answer."""
+"""Subscribing before the run and after a return, and the answers of a broker."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ from tests.worker.harness import (
 
 
 def granting(code: int, otherwise: int, devices: tuple[str, ...]) -> Behaviour:
-    """Answer SUBSCRIBE with this code where a client identifier ends so."""
+    """Answer SUBSCRIBE with this code if a client identifier ends in this way."""
 
     async def answer(session: Session) -> None:
         await session.welcome()
@@ -130,14 +130,14 @@ async def test_a_missing_suback_is_a_failure_after_the_timeout(driver: Driver) -
     await driver.start(warmup_ms=0, measure_ms=100)
     await driver.until(lambda: driver.window_ends)
     await driver.stop()
-    # Whatever comes late or unasked is no SUBACK latency of hours.
+    # A late or unrequested SUBACK does not count as a latency of hours.
     assert all(row.max_ns < HANG_S * 1e9 for row in driver.recorded("suback"))
 
 
 async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
     driver: Driver,
 ) -> None:
-    """More subscribers than SUBSCRIBEs in flight; those that wait their turn are closed."""
+    """Close devices that wait for their turn, with more subscribers than SUBSCRIBEs in flight."""
     count = 400
     asked: list[Session] = []
 

@@ -1,4 +1,4 @@
-"""What a client's TLS context holds, and what cannot be set up."""
+"""The contents of a client's TLS context, and errors in its settings."""
 
 import ctypes
 import socket
@@ -54,7 +54,7 @@ def in_use_bytes() -> int:
 def test_writing_nothing_gives_back_what_session_tickets_took(
     certificates: CertificateFiles, server_context: ssl.SSLContext
 ) -> None:
-    """What `Streams` does to every connection; an idle one would keep 16 KB without it."""
+    """Write nothing, as `Streams` does; an idle connection would keep 16 KB without it."""
     context = tls_context(Tls(str(certificates.authority), minimum="1.3"))
     near, far = socket.socketpair()
     with near, far, ThreadPoolExecutor() as beside:

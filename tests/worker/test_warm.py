@@ -1,7 +1,6 @@
-"""Warming compiles what a run calls: a worker forked afterwards never waits for the compiler.
+"""Warming compiles all kernels of a run, so that a forked worker does not compile.
 
-Run as a program, it warms, plays a run in its own process and prints the kernels that were compiled
-on the way.
+Run as a program, it warms, plays a run in its process and prints the kernels compiled then.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def _compiled() -> dict[str, int]:
-    """Kernels of the program and how many signatures each was compiled for, called either way."""
+    """Return the kernels of the program with the number of their compiled signatures."""
     found: dict[str, int] = {}
     for name, module in list(sys.modules.items()):
         if name.startswith("loadgen"):
@@ -82,7 +81,7 @@ def _main() -> None:
 
 
 def _printed(*command: str, **changes: str) -> str:
-    """What a program of Python's prints."""
+    """Return the output of a Python program."""
     environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)} | changes
     shown = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, env=environment, check=False

@@ -1,4 +1,4 @@
-"""Whole runs of one worker, against a broker that does just what a test wants."""
+"""Whole runs of one worker, against a broker that behaves as a test wants."""
 
 import time
 from dataclasses import replace
@@ -78,7 +78,7 @@ async def test_a_run_counts_every_message_once_in_each_place(
         "overtaken": 0,
     }
     assert driver.now("connected") == 0
-    assert len(driver.window_ends) == 1  # what was owed then is the machine's affair
+    assert len(driver.window_ends) == 1  # unsent messages then depend on the machine
     assert driver.events == []
 
     for number in range(3):
@@ -155,7 +155,7 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(drive
     assert first["final"]["closing"]["distinct"] == driver.counted("received") == 150
     for found in (driver.rows, driver.window_ends):
         found.clear()
-    # What comes late is of no run, as long as none is played, and of another one in the next.
+    # A late message belongs to no run between two, and is foreign in the next.
     broker.client(0).send(PubAck(60_000))
     await driver.until(lambda: bool(driver.events))
     driver.events.clear()
@@ -215,7 +215,7 @@ async def test_a_rate_change_in_mid_run_is_exact(driver: Driver) -> None:
 async def test_messages_received_by_devices_of_other_workers_are_not_expected_here(
     driver: Driver,
 ) -> None:
-    """A worker that only publishes is finished when it has sent."""
+    """Finish a worker that only publishes when it has sent."""
     broker = await driver.broker()
     await driver.connect(one_worker_plan(publishers(1, 100.0, deliveries=7), port=broker.port))
     assert (await driver.subscribe())["subscribed"] == 0

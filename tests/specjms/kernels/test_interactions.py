@@ -1,7 +1,7 @@
-"""The supply chain's kernels in a world without sockets: chains, transactions, accounts.
+"""The supply chain's kernels without sockets: chains, transactions, accounts.
 
-Run as a program, `python test_kernels.py`, it prints a digest of what a small world says: a test
-below compares that of compiled kernels with that of plain Python.
+Run as a program, it prints a digest of a small world: a test compares those of compiled kernels and
+of plain Python.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ def made(**choices: Any) -> Model:
 
 
 def begun(**choices: Any) -> World:
-    """A world in which interaction 1 has begun, with a broker that withholds acknowledgements."""
+    """Return a world with interaction 1 begun and a broker that withholds acknowledgements."""
     world = World(made(**choices))
     world.withhold = True
     world.begin(1, 0, 0)
@@ -50,7 +50,7 @@ def begun(**choices: Any) -> World:
 def play(
     world: World, interactions: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7), each: int = 2
 ) -> None:
-    """Every driver of these interactions begins `each` of them."""
+    """Let every driver of these interactions begin `each` of them."""
     for interaction in interactions:
         first = world.chains.roles["first"][world.drivers]
         count = int((first == [0, 6, 14, 15, 16, 17, 18][interaction - 1]).sum())
@@ -61,14 +61,14 @@ def play(
 
 
 def lost(world: World) -> dict[int, int]:
-    """Deliveries of the whole run that did not come, by destination."""
+    """Return the missing deliveries of the run, by destination."""
     seen = world.chains.seen
     missing = seen["expected_in_all"] - seen["received_in_all"]
     return {row: int(missing[row]) for row in np.flatnonzero(missing).tolist()}
 
 
 def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...], int]]:
-    """What did not come, by destination: names, and how many more there are."""
+    """Return by destination the names of missing messages, and the number of unnamed ones."""
     streams = streams_of(world.model, world.chains)
     assert streams is not None
     gaps = gaps_of(world.model, world.chains, world.fleet.gaps)
@@ -76,19 +76,19 @@ def named(world: World, *, tails: bool = True) -> dict[int, tuple[tuple[str, ...
 
 
 def _sequence(data: bytes) -> int:
-    """Number of an encoded message in its stream."""
+    """Return the sequence of an encoded message."""
     (packet,) = packets_in(data)
     return int.from_bytes(packet.payload[8:16], "little")
 
 
 def _begun(world: World, name: str) -> int:
-    """How many interactions of a message type's began."""
+    """Return the number of begun interactions of a message type."""
     first = next(m.name for m in MESSAGES if m.interaction == MESSAGES[number_of(name)].interaction)
     return world.sent(first)
 
 
 def world_balances(world: World) -> None:
-    """Every packet is in one state, and the pairs know of what was received."""
+    """Check that every packet is in one state, and that the pairs have all received ones."""
     states = ("received", "corrupt", "duplicated", "misrouted", "foreign")
     totals = world.fleet.totals
     arrived = sum(world.total(name) for name in states) + world.chains.state.discarded_in_all
@@ -149,7 +149,7 @@ class TestChains:
         best = min((o["price"], o["SP"]) for o in offers)[1]
         order = next(note_of(p) for _, p in world.published if name_of(p) == "pOrder")
         assert order["SP"] == best
-        # A pOrder follows the last offer, in the order of the wire.
+        # A pOrder follows the last offer.
         names = [name_of(packet) for _, packet in world.published]
         assert names.index("pOrder") > max(i for i, n in enumerate(names) if n == "offer")
         assert not world.chains.joins["key"].any()
@@ -278,10 +278,10 @@ class TestAccounts:
         destination = int(world.chains.types[number_of("offer")].destination)
         note = note_of(gone[0])
         name = f"message 0 from SP{note['SP']}"
-        # Nothing came after it: only its sender knows that there was one.
+        # No later message arrived: only its sender has its number.
         assert named(world) == {destination + note["DC"]: ((name,), 0)}
         assert named(world, tails=False) == {destination + note["DC"]: ((), 1)}
-        # The stream goes on, so that the hole in it can be seen.
+        # With later messages of the stream, the gap can be seen.
         world.lose = lambda packet: False
         for second in range(1, 60):
             world.begin(2, 0, second * 1000)
@@ -316,7 +316,7 @@ class TestAccounts:
             assert world.fleet.totals.damaged == world.fleet.pairs["expected"].sum() == known
             data[-from_end] ^= 1
             world.give(row, bytes(data))
-            # Whole again, it is repeated where its place was filled.
+            # Intact, it is a repetition if its place was filled.
             assert (world.total("duplicated"), world.total("received")) == (known, 1 - known)
             world_balances(world)
 
@@ -388,7 +388,7 @@ class TestAccounts:
         assert world.total("foreign") == 1
 
     def test_each_handler_of_a_queue_gets_its_part_in_order(self) -> None:
-        """Two handlers know no order between them, but each gets its own part in order."""
+        """Check the order of each handler: two have none between them."""
         # Which of two handlers gets each of three messages, and how many come out of order.
         for order, takers, late in (
             ((2, 1, 0), (0, 0, 0), 2),
@@ -600,7 +600,7 @@ class TestTransactions:
         held = [p for r, p in world.published if r == row and p.qos]
         assert len(held) == 2
         assert world.chains.state.waited == lines_length(world.chains) == 4
-        # Each is something to wait for, that the run must not end without.
+        # The run must not end before each of them.
         assert world.fleet.totals.lined_up == 4
         world.withhold = False
         for packet in held:
@@ -625,11 +625,11 @@ class TestTransactions:
 
 
 class TestReturns:
-    """A handler whose connection broke: what it had under way, and what it was about to answer."""
+    """A handler whose connection broke: its messages in flight, and its next answers."""
 
     @staticmethod
     def cut_off(window: int = 20) -> tuple[World, int, bytes, list[Publish]]:
-        """A centre that took an order and sent its effects, none of which was acknowledged."""
+        """Return a centre that took an order and sent its effects, all unacknowledged."""
         world = World(made(), window=window)
         world.withhold = True
         world.begin(1, 0, 0)
@@ -642,7 +642,7 @@ class TestReturns:
 
     @staticmethod
     def come_back(world: World, row: int, *, session_present: bool) -> list[Publish]:
-        """What the handler writes on its new connection, after it lost the one before."""
+        """Return the bytes that a handler writes on its next connection."""
         fleet = world.fleet
         doubt(fleet, row)
         slots = redelivery_order(fleet, int(fleet.devices["sender"][row]))
@@ -694,7 +694,7 @@ class TestReturns:
         state = world.chains.state
         assert (state.redelivered, state.duplicated, state.unmarked) == (1, 1, 0)
         assert world.total("excused") == 1
-        # The broker has the PUBACK of the repeat, so that another repeat is a breach.
+        # The broker has the PUBACK of the repeat, so that another repeat is a violation.
         assert world.give(row, marked) == encode(PubAck(1), 5)
         assert (state.duplicated, world.total("duplicated"), world.total("excused")) == (2, 2, 1)
         # The last of its effects is acknowledged; the input was before.
@@ -717,7 +717,7 @@ class TestReturns:
         assert names == ["shipDep", "statInfoOrderDC"]
 
     def test_what_was_first_sent_after_the_return_is_not_sent_again(self) -> None:
-        """A message may come in the same bytes as the CONNACK, and is answered at once."""
+        """Receive a message in the same bytes as the CONNACK, and answer it at once."""
         world = World(made(handlers=1))
         world.withhold = True
         for driver, moment_ms in ((0, 0), (3, 6)):  # of supermarkets that one centre serves
@@ -756,7 +756,7 @@ class TestDrivers:
         world, twin = World(made()), World(made())
         publisher, row = 0, int(world.drivers[0])
         assert world.chains.roles[row].first == 0
-        # As if the socket had taken one of three.
+        # The socket took one of three.
         world.now_ns = 2000 * MS
         _, count = begin_interactions(world.fleet, publisher, world.now_ns, world.now_ns, 10)
         assert count == 3
@@ -852,7 +852,7 @@ def _intended_ns(packet: Publish) -> int:
 
 
 def _messages(name: str) -> int:
-    """How many messages a name is for."""
+    """Return the number of messages that a name is for."""
     words = name.split()
     return int(words[3]) - int(words[1]) + 1 if words[0] == "messages" else 1
 

@@ -1,4 +1,4 @@
-"""The interaction's part of a payload."""
+"""The trailer of a payload."""
 
 import numpy as np
 from hypothesis import given
@@ -10,7 +10,7 @@ _U8, _U32 = st.integers(0, 255), st.integers(0, 2**32 - 1)
 
 
 def _note(*values: int) -> trailer.InteractionNote:
-    """A note with the fields of a trailer, in its order."""
+    """Return a note with the fields of a trailer, in its order."""
     note = trailer.InteractionNote.rows(1)[0]
     note.type, note.interaction, note.size_class, note.suppliers, note.family = values[:5]
     note.places[:] = values[5:9]
