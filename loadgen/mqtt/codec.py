@@ -5,8 +5,8 @@ must report the broker's answer. Messages go through `kernels.packet_bytes`, whi
 with this file.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, TypeAlias, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,7 @@ from loadgen.mqtt.reason_codes import REASON_CODES, ConnectReturnCode, ReasonCod
 from loadgen.mqtt.topics import topic_filter_fault, topic_name_fault
 
 Acknowledgement: TypeAlias = PubAck | PubRec | PubRel | PubComp
+Listed: TypeAlias = packets.Subscribe | packets.SubAck | packets.Unsubscribe | packets.UnsubAck
 Buffer: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
 
 # Flags of the fixed header that are not PUBLISH's own (spec 2.1.3).
@@ -181,14 +182,6 @@ def _reason_and_properties(packet: Acknowledgement | packets.Disconnect, version
     return reason if packet.reason_code != 0 else b""
 
 
-def _packet_id_and_properties(
-    packet: packets.Subscribe | packets.SubAck | packets.Unsubscribe | packets.UnsubAck,
-    version: int,
-) -> bytes:
-    properties = _property_bytes(packet.properties, packet.packet_type, version)
-    return _packet_id_bytes(packet.packet_id) + properties
-
-
 def _encode_connect(packet: packets.Connect, version: int) -> bytes:
     _require(
         packet.protocol_version == version,
@@ -239,9 +232,14 @@ def _encode_ack(packet: Acknowledgement, version: int) -> bytes:
     return _packet_id_bytes(packet.packet_id) + _reason_and_properties(packet, version)
 
 
-def _encode_subscribe(packet: packets.Subscribe, version: int) -> bytes:
-    body = _packet_id_and_properties(packet, version)
-    for subscription in packet.subscriptions:
+def _encode_listed(packet: Listed, version: int) -> bytes:
+    properties = _property_bytes(packet.properties, packet.packet_type, version)
+    body = _packet_id_bytes(packet.packet_id) + properties
+    if isinstance(packet, packets.SubAck | packets.UnsubAck):
+        codes = (_reason_byte(code, packet.packet_type, version) for code in packet.reason_codes)
+        return body + b"".join(codes)
+    has_options = isinstance(packet, packets.Subscribe)
+    for subscription in _filters(packet):
         options = (
             (_NO_LOCAL if subscription.no_local else 0)
             | (_RETAIN_AS_PUBLISHED if subscription.retain_as_published else 0)
@@ -252,21 +250,8 @@ def _encode_subscribe(packet: packets.Subscribe, version: int) -> bytes:
             f"MQTT {VERSION_NAMES[version]} has no Subscription Options but the QoS",
         )
         body += wire.write_utf8(subscription.topic_filter, "Topic Filter")
-        body += bytes((options | subscription.qos,))
+        body += bytes((options | subscription.qos,) if has_options else ())
     return body
-
-
-def _encode_suback(packet: packets.SubAck | packets.UnsubAck, version: int) -> bytes:
-    return _packet_id_and_properties(packet, version) + b"".join(
-        _reason_byte(code, packet.packet_type, version) for code in packet.reason_codes
-    )
-
-
-def _encode_unsubscribe(packet: packets.Unsubscribe, version: int) -> bytes:
-    filters = (
-        wire.write_utf8(topic_filter, "Topic Filter") for topic_filter in packet.topic_filters
-    )
-    return _packet_id_and_properties(packet, version) + b"".join(filters)
 
 
 def _encode_auth(packet: packets.Auth, version: int) -> bytes:
@@ -282,9 +267,7 @@ _ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
     packets.ConnAck: _encode_connack,
     packets.Publish: _encode_publish,
     **dict.fromkeys((PubAck, PubRec, PubRel, PubComp), _encode_ack),
-    packets.Subscribe: _encode_subscribe,
-    **dict.fromkeys((packets.SubAck, packets.UnsubAck), _encode_suback),
-    packets.Unsubscribe: _encode_unsubscribe,
+    **dict.fromkeys(get_args(Listed), _encode_listed),
     **dict.fromkeys((packets.PingReq, packets.PingResp), lambda packet, version: b""),
     packets.Disconnect: _reason_and_properties,
     packets.Auth: _encode_auth,
@@ -450,53 +433,35 @@ def _ack_decoder(make: type[Acknowledgement]) -> Callable[[wire.Reader, int], Pa
     return decode_ack
 
 
-def _decode_subscribe(reader: wire.Reader, version: int) -> packets.Subscribe:
-    packet_id = reader.packet_id()
-    properties = _properties(reader, SUBSCRIBE, version)
-    subscriptions: list[packets.Subscription] = []
+def _listed_decoder(
+    make: type[Listed], read: Callable[[wire.Reader, int], Iterable[Any]]
+) -> Callable[[wire.Reader, int], Packet]:
+    def decode_listed(reader: wire.Reader, version: int) -> Packet:
+        packet_id = reader.packet_id()
+        properties = _properties(reader, make.packet_type, version)
+        return make(packet_id, tuple(read(reader, version)), properties)
+
+    return decode_listed
+
+
+def _read_subscriptions(reader: wire.Reader, version: int) -> Iterator[packets.Subscription]:
     while reader.remaining_bytes:
         topic_filter = reader.utf8("Topic Filter")
         options = reader.u8("Subscription Options")
         if options & (0xC0 if version == MQTT_5 else 0xFC):
             raise reader.fault("reserved Subscription Options are set")
-        subscriptions.append(
-            packets.Subscription(
-                topic_filter,
-                qos=options & 3,
-                no_local=bool(options & _NO_LOCAL),
-                retain_as_published=bool(options & _RETAIN_AS_PUBLISHED),
-                retain_handling=options >> 4 & 3,
-            )
+        yield packets.Subscription(
+            topic_filter,
+            qos=options & 3,
+            no_local=bool(options & _NO_LOCAL),
+            retain_as_published=bool(options & _RETAIN_AS_PUBLISHED),
+            retain_handling=options >> 4 & 3,
         )
-    return packets.Subscribe(packet_id, tuple(subscriptions), properties)
 
 
-def _decode_unsubscribe(reader: wire.Reader, version: int) -> packets.Unsubscribe:
-    packet_id = reader.packet_id()
-    properties = _properties(reader, UNSUBSCRIBE, version)
-    topic_filters: list[str] = []
+def _read_filters(reader: wire.Reader, _version: int) -> Iterator[str]:
     while reader.remaining_bytes:
-        topic_filters.append(reader.utf8("Topic Filter"))
-    return packets.Unsubscribe(packet_id, tuple(topic_filters), properties)
-
-
-def _decode_suback(reader: wire.Reader, version: int) -> packets.SubAck:
-    packet_id = reader.packet_id()
-    properties = _properties(reader, packets.SubAck.packet_type, version)
-    return packets.SubAck(packet_id, tuple(reader.rest()), properties)
-
-
-def _decode_unsuback(reader: wire.Reader, version: int) -> packets.UnsubAck:
-    packet_id = reader.packet_id()
-    if version != MQTT_5:
-        return packets.UnsubAck(packet_id)
-    properties = decode_properties(reader, packets.UnsubAck.packet_type)
-    return packets.UnsubAck(packet_id, tuple(reader.rest()), properties)
-
-
-def _decode_disconnect(reader: wire.Reader, version: int) -> packets.Disconnect:
-    packet_type = packets.Disconnect.packet_type
-    return packets.Disconnect(*_optional_reason(reader, packet_type, version))
+        yield reader.utf8("Topic Filter")
 
 
 def _decode_auth(reader: wire.Reader, _version: int) -> packets.Auth:
@@ -510,12 +475,18 @@ _DECODERS: Final[dict[int, Callable[[wire.Reader, int], Packet]]] = {
     CONNECT: _decode_connect,
     CONNACK: _decode_connack,
     **{make.packet_type: _ack_decoder(make) for make in (PubAck, PubRec, PubRel, PubComp)},
-    SUBSCRIBE: _decode_subscribe,
-    packets.SubAck.packet_type: _decode_suback,
-    UNSUBSCRIBE: _decode_unsubscribe,
-    packets.UnsubAck.packet_type: _decode_unsuback,
+    SUBSCRIBE: _listed_decoder(packets.Subscribe, _read_subscriptions),
+    packets.SubAck.packet_type: _listed_decoder(
+        packets.SubAck, lambda reader, version: reader.rest()
+    ),
+    UNSUBSCRIBE: _listed_decoder(packets.Unsubscribe, _read_filters),
+    packets.UnsubAck.packet_type: _listed_decoder(
+        packets.UnsubAck, lambda reader, version: reader.rest() if version == MQTT_5 else ()
+    ),
     packets.PingReq.packet_type: lambda reader, version: packets.PingReq(),
     packets.PingResp.packet_type: lambda reader, version: packets.PingResp(),
-    packets.Disconnect.packet_type: _decode_disconnect,
+    packets.Disconnect.packet_type: lambda reader, version: packets.Disconnect(
+        *_optional_reason(reader, packets.Disconnect.packet_type, version)
+    ),
     AUTH: _decode_auth,
 }
