@@ -90,7 +90,8 @@ def reduce_table(
 
     keys = table.select(list(by)).take(pa.array(order[starts]))
     bucket, bucket_count = _merged(table, group, order, np.append(starts, len(order)))
-    if not np.array_equal(_list_sums(bucket_count), columns["count"]):
+    running = np.concatenate([[0], np.cumsum(bucket_count.values.to_numpy())])
+    if not np.array_equal(np.diff(running[bucket_count.offsets.to_numpy()]), columns["count"]):
         raise RunDirectoryError(METRICS_TEXT.HISTOGRAM_COUNT())
     arrays = {
         **{name: keys[name] for name in by},
@@ -207,12 +208,6 @@ def _pieces(offsets: Int64Array, rows: Int64Array) -> Iterator[tuple[slice, slic
             skipped = start[piece] - (running[piece] - length[piece] - before)
             yield piece, np.repeat(skipped, length[piece]) + np.arange(total)
         done = stop
-
-
-def _list_sums(column: pa.ListArray) -> Int64Array:
-    running = np.concatenate([[0], np.cumsum(column.values.to_numpy())])
-    sums: Int64Array = np.diff(running[column.offsets.to_numpy()])
-    return sums
 
 
 @dataclass(frozen=True, slots=True)

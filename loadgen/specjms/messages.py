@@ -94,12 +94,10 @@ class MessageType:
         return group_of(pubsub=self.pubsub, persistent=self.persistent)
 
 
-def _message_type(row: Mapping[str, Any]) -> MessageType:
-    places = {name: LocationKind[row[name]] for name in ("sender", "consumer")}
-    return MessageType(**{**row, **places})
-
-
-MESSAGES: Final = tuple(map(_message_type, SPECIFICATION["messages"]))
+MESSAGES: Final = tuple(
+    MessageType(**row | {name: LocationKind[row[name]] for name in ("sender", "consumer")})
+    for row in SPECIFICATION["messages"]
+)
 """Every message type, in the order of the published table; a type's number is its place here."""
 
 TYPES: Final = tuple(message.name for message in MESSAGES)

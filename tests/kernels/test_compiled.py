@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numba
 import pytest
 
-from loadgen.kernels.compiled import linking
 from tests.tables import table
 
 pytestmark = pytest.mark.xdist_group("compiled")
@@ -181,4 +180,4 @@ def test_constants_of_one_kind_are_one_type(package: Package) -> None:
 
 
 def test_numba_is_of_a_version_whose_linking_was_tried() -> None:
-    assert numba.__version__.rpartition(".")[0] in linking.TRIED_NUMBA
+    assert numba.__version__.rpartition(".")[0] in [f"0.{minor}" for minor in range(61, 69)]

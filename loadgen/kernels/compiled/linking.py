@@ -18,8 +18,6 @@ from numba.core.environment import lookup_environment
 from numba.core.registry import cpu_target
 from numba.core.runtime.nrt import rtsys
 
-TRIED_NUMBA = ("0.61", "0.62", "0.63", "0.64", "0.65", "0.66", "0.67", "0.68")
-"""Versions of numba with the private names that are used here."""
 LIBRARY = CompileResult._fields.index("library")
 _dynfunc: Any = import_module("numba._dynfunc")
 
