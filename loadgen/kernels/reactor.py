@@ -11,10 +11,9 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels import counting, syscalls
-from loadgen.kernels.arrays import Bytes, copy_bytes
+from loadgen.kernels.arrays import Bytes, Int64s, copy_bytes
 from loadgen.kernels.attention import NEVER_NS, attend, tick_or, wake_ns
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import (
@@ -50,8 +49,6 @@ from loadgen.kernels.syscalls import (
 )
 from loadgen.mqtt.reason_codes import ReasonCode
 
-Table = npt.NDArray[np.int64]
-
 EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
 READS_PER_TIMED = 7
@@ -77,7 +74,7 @@ class EntryPoints(NamedTuple):
     serve: Callable[[Fleet, int], None]
     pump: Callable[[Fleet], None]
     receive: ReceiveKernel
-    redeliver: Callable[[Fleet, int, bool, Table, int, int], tuple[int, int, int]]
+    redeliver: Callable[[Fleet, int, bool, Int64s, int, int], tuple[int, int, int]]
 
 
 # --- reading -----------------------------------------------------------------------------------
@@ -458,7 +455,7 @@ def entry_points(handlers: Handlers) -> EntryPoints:
 
     @compiled
     def redeliver(
-        fleet: Fleet, row: int, session_present: bool, slots: Table, count: int, now_ns: int
+        fleet: Fleet, row: int, session_present: bool, slots: Int64s, count: int, now_ns: int
     ) -> tuple[int, int, int]:
         return redeliver_some(fleet, row, session_present, slots, count, now_ns, handlers)
 
@@ -506,7 +503,7 @@ def connect_waiting(fleet: Fleet, count: int) -> None:
 
 
 @compiled
-def ping_idle(fleet: Fleet, now_ns: int, pingreq: Bytes, due: Table) -> int:
+def ping_idle(fleet: Fleet, now_ns: int, pingreq: Bytes, due: Int64s) -> int:
     """Send PINGREQ on plain connections that wrote nothing for most of their keep-alive.
 
     That is half to three quarters of it, different for each connection, so that they do not ping

@@ -1,9 +1,7 @@
 """Reading of a worker's counts for Python, once a second and at the end."""
 
-import numpy as np
-import numpy.typing as npt
-
 from loadgen.kernels.accounting import has_come
+from loadgen.kernels.arrays import Int32s, Int64Rows, Int64s
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.counting import bucket_index
 from loadgen.kernels.device import CONNECTED
@@ -11,14 +9,11 @@ from loadgen.kernels.fleet import Fleet
 from loadgen.kernels.pacer import owed_messages
 from loadgen.metrics.interval import GAUGES
 
-Table = npt.NDArray[np.int64]
-Buckets = npt.NDArray[np.int32]
-
 CONNECTED_GAUGE, OWED, IN_FLIGHT = map(GAUGES.index, ("connected", "owed", "in_flight"))
 
 
 @compiled
-def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> None:
+def add_gauges(fleet: Fleet, now_ns: int, gauges: Int64Rows) -> None:
     for row in range(len(fleet.devices)):
         device = fleet.devices[row]
         if device.state == CONNECTED:
@@ -38,7 +33,7 @@ def add_gauges(fleet: Fleet, now_ns: int, gauges: Table) -> None:
 
 @compiled
 def take_slots(
-    fleet: Fleet, first: int, taken: Table, buckets: Buckets, counts: Table
+    fleet: Fleet, first: int, taken: Int64Rows, buckets: Int32s, counts: Int64s
 ) -> tuple[int, int, int]:
     """Move latencies, from slot `first` on, to `taken`, `buckets` and `counts`, as far as they fit.
 
@@ -80,7 +75,7 @@ def take_slots(
 
 
 @compiled
-def count_missing(fleet: Fleet, numbers: Table, sequences: Table) -> int:
+def count_missing(fleet: Fleet, numbers: Int64s, sequences: Int64s) -> int:
     """Return how many of the sequences are missing, for all pairs with these numbers together."""
     missing = 0
     for number in numbers:

@@ -9,10 +9,9 @@ the copy is in its header. A device that subscribes again gets each retained mes
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels.accounting import DUPLICATE, account, first_missing, forget_gaps
-from loadgen.kernels.arrays import Int64, Record, read_i64
+from loadgen.kernels.arrays import Int64, Int64s, Record, read_i64
 from loadgen.kernels.compiled import compiled
 from loadgen.kernels.device import AWAY, RESUMED, SHARED
 from loadgen.kernels.payload import COPIES_MOST, copy_number
@@ -20,8 +19,6 @@ from loadgen.kernels.payload import COPIES_MOST, copy_number
 if TYPE_CHECKING:
     from loadgen.kernels.counting import ReceivedMessage
     from loadgen.kernels.fleet import Fleet
-
-Table = npt.NDArray[np.int64]
 
 COPIES_LIMIT = 1 << 20
 WITHHELD_LIMIT = 1 << 16
@@ -56,7 +53,7 @@ class Withheld(Record):
 
 
 @compiled
-def settle(fleet: "Fleet", firsts: Table, counts: Table) -> None:
+def settle(fleet: "Fleet", firsts: Int64s, counts: Int64s) -> None:
     """Move the borders of ranges of pairs where messages have arrived since the last look."""
     for index in range(len(firsts)):
         first = int(np.int64(firsts[index]))

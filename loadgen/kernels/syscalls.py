@@ -10,15 +10,11 @@ import socket
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from numba import types
 from numba.core.extending import intrinsic
 
+from loadgen.kernels.arrays import Bytes, Int32s, Int64s
 from loadgen.kernels.compiled import compiled
-
-Bytes = npt.NDArray[np.uint8]
-Words = npt.NDArray[np.int32]
-Table = npt.NDArray[np.int64]
 
 EPOLLIN, EPOLLOUT, EPOLLERR, EPOLLHUP, EPOLLRDHUP = 0x1, 0x4, 0x8, 0x10, 0x2000
 EPOLLET = -0x80000000  # bit 31 of a signed word
@@ -95,20 +91,20 @@ def _result(value: int) -> int:
 
 
 @compiled
-def monotonic_ns(scratch: Table) -> int:
+def monotonic_ns(scratch: Int64s) -> int:
     """Return the run's clock (clock.py) in ns; `scratch` has CLOCK_WORDS numbers."""
     _clock_gettime(_CLOCK_MONOTONIC, scratch.ctypes.data)
     return int(scratch[0] * 1_000_000_000 + scratch[1] + scratch[CLOCK_OFFSET])
 
 
 @compiled
-def wait_events(epoll: int, events: Words, limit: int, timeout_ms: int) -> int:
+def wait_events(epoll: int, events: Int32s, limit: int, timeout_ms: int) -> int:
     """Call epoll_wait; return the number of events, of EVENT_WORDS words each."""
     return _result(_epoll_wait(epoll, events.ctypes.data, limit, timeout_ms))
 
 
 @compiled
-def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Words) -> int:
+def watch(epoll: int, descriptor: int, flags: int, data: int, scratch: Int32s) -> int:
     """Add a descriptor to an epoll set; `scratch` has EVENT_WORDS words."""
     for word in range(EVENT_WORDS):
         scratch[word] = 0
@@ -123,7 +119,7 @@ def receive_into(descriptor: int, buffer: Bytes, start: int, end: int) -> int:
 
 
 @compiled
-def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch: Table) -> int:
+def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch: Int64s) -> int:
     """Call recvmsg for buffer[start:end]; `age_ns` then returns the age of the last byte."""
     address = scratch.ctypes.data
     scratch[_MESSAGE] = 0
@@ -140,7 +136,7 @@ def receive_timed(descriptor: int, buffer: Bytes, start: int, end: int, scratch:
 
 
 @compiled
-def age_ns(scratch: Table) -> int:
+def age_ns(scratch: Int64s) -> int:
     """Return the age of the last bytes of `receive_timed`; -1 if the kernel reported no time."""
     if scratch[_MESSAGE + 5] < _STAMP_BYTES or scratch[_CONTROL + 1] != _STAMP_KIND:
         return -1
@@ -166,14 +162,14 @@ def resize_memory(address: int, count: int) -> int:
 
 
 @compiled
-def set_option(descriptor: int, level: int, option: int, value: int, scratch: Words) -> int:
+def set_option(descriptor: int, level: int, option: int, value: int, scratch: Int32s) -> int:
     """Call setsockopt with a 32-bit number."""
     scratch[0] = value
     return _result(_setsockopt(descriptor, level, option, scratch.ctypes.data, 4))
 
 
 @compiled
-def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Words) -> int:
+def open_socket(family: int, source: Bytes, few_bytes: bool, scratch: Int32s) -> int:
     """Return a non-blocking TCP socket without Nagle's delay, bound to `source` if it is not empty.
 
     `source` is a sockaddr with port 0. The port is chosen at connect, so that an address serves as
@@ -214,7 +210,7 @@ def connect_socket(descriptor: int, address: Bytes) -> int:
 
 
 @compiled
-def socket_error(descriptor: int, scratch: Words) -> int:
+def socket_error(descriptor: int, scratch: Int32s) -> int:
     """Return the pending error of a socket (SO_ERROR), 0 for none."""
     scratch[0] = 0
     scratch[1] = 4
@@ -246,7 +242,7 @@ def make_timer() -> int:
 
 
 @compiled
-def arm_timer(timer: int, moment_ns: int, scratch: Table) -> int:
+def arm_timer(timer: int, moment_ns: int, scratch: Int64s) -> int:
     """Make the timer readable at `moment_ns` of the run's clock, or disarm it if that is 0.
 
     A moment may be negative. `scratch` is that of `monotonic_ns`. Arming discards an expiry that

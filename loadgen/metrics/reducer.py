@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from loadgen.errors import RunDirectoryError
-from loadgen.metrics.histogram import BUCKETS, mean_and_stdev, percentiles, rank
+from loadgen.metrics.histogram import BUCKETS, Int64Array, mean_and_stdev, percentiles, rank
 from loadgen.metrics.interval import (
     COUNTERS,
     DIMENSIONS,
@@ -26,8 +26,6 @@ from loadgen.metrics.interval import (
     SPAN,
 )
 from loadgen.sentences import METRICS_TEXT
-
-Int64Array = NDArray[np.int64]
 
 _BLOCK_COUNTS = 1 << 17  # of groups that are merged at a time: their dense histograms take 1 MB
 _PIECE_ENTRIES = 1 << 15  # of histograms added at a time, for the processor's cache

@@ -15,10 +15,9 @@ from itertools import accumulate, chain
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels.accounting import make_pairs
-from loadgen.kernels.arrays import Rows, joined
+from loadgen.kernels.arrays import Bytes, Int64s, Rows, joined
 from loadgen.kernels.payload import HEADER_BYTES
 from loadgen.metrics.histogram import highest_values
 from loadgen.specjms.audit import DELIVERY_LIMIT_MS, DELIVERY_PERCENTILE
@@ -51,9 +50,6 @@ from loadgen.specjms.messages import (
     outputs_of,
 )
 from loadgen.specjms.topology import suppliers_of
-
-Table = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 PACING_SLACK_NS: Final = 20_000_000  # tolerated lateness of a driver with a longer interval
 OPEN_CALLS: Final = 65_536
@@ -218,8 +214,8 @@ class _Rows:
 def build_chains(
     model: Model,
     root: str,
-    group: Sequence[int] | Table,
-    device: Sequence[int] | Table,
+    group: Sequence[int] | Int64s,
+    device: Sequence[int] | Int64s,
     window: int,
     send_tick_ns: int = 0,
 ) -> Chains:
@@ -311,7 +307,7 @@ def build_chains(
 
 def _type_rows(
     model: Model, root: str, parts: tuple[ModelPart, ...]
-) -> tuple[Rows[TypeRow], Table, Bytes]:
+) -> tuple[Rows[TypeRow], Int64s, Bytes]:
     rows = TypeRow.rows(len(MESSAGES))
     rows["group"] = -1
     outputs: list[int] = []

@@ -11,10 +11,9 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels.accounting import Gap, missing_ranges
-from loadgen.kernels.arrays import Rows
+from loadgen.kernels.arrays import Int64s, Rows
 from loadgen.specjms.chain_model import Model, producers_of
 from loadgen.specjms.destinations import location_name
 from loadgen.specjms.kernels.chains import Chains
@@ -26,7 +25,6 @@ from loadgen.specjms.layout import (
 from loadgen.specjms.messages import MESSAGES
 from loadgen.specjms.topology import suppliers_of
 
-Table = npt.NDArray[np.int64]
 Range = tuple[int, int, int, int]
 """Stream, consumer, first and last sequence; the consumer is 0 if a stream has only one."""
 
@@ -57,7 +55,7 @@ def streams_of(model: Model, chains: Chains) -> dict[str, list[list[int]]] | Non
     The result is None if it would exceed STREAMS_LIMIT.
     """
     used = np.flatnonzero(chains.sequences)
-    expected: list[Table] = []
+    expected: list[Int64s] = []
     for _, consumer, base, streams in _accounts(model, chains):
         following = chains.pairs["expected"][base : base + len(streams)]
         begun = np.flatnonzero(following)
@@ -107,7 +105,7 @@ def name_missing(
     return named
 
 
-def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Table | range]]:
+def _accounts(model: Model, chains: Chains) -> Iterable[tuple[int, int, int, Int64s | range]]:
     """Yield a worker's accounts: type, consumer, first pair, and the streams of its pairs."""
     firsts = first_streams(model)
     done: set[int] = set()

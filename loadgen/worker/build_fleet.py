@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.kernels import fleet as records
 from loadgen.kernels import pacer
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
-from loadgen.kernels.arrays import Record, Rows, joined
+from loadgen.kernels.arrays import Bytes, Int64s, Record, Rows, joined
 from loadgen.kernels.attention import NEVER_NS, STALLS_LIMIT, Attention, Stall
 from loadgen.kernels.counting import EVENT_LIMIT, INTENDED_PHASES
 from loadgen.kernels.device import PUSHED_BACK, SHARED, STREAMED, WAITING, WINDOW_FULL, Device
@@ -57,9 +56,6 @@ from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.clock import clock_ns, clock_words
 from loadgen.worker.logins import connect_of, listed_clients
 from loadgen.worker.shared_counts import SharedPage, private_page
-
-Table = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 _BUFFER_BYTES = 256 * 1024
 _WHOLE_BYTES = 64 * 1024  # longest message that a connection can store whole; longer ones stream
@@ -168,7 +164,7 @@ def _source_rows(
     return records.StreamSource.of(rows), records.TopicPart.of(parts), np.frombuffer(text, np.uint8)
 
 
-def _addresses(places: Iterable[tuple[str | None, int]]) -> tuple[Bytes, Table]:
+def _addresses(places: Iterable[tuple[str | None, int]]) -> tuple[Bytes, Int64s]:
     """Return a sockaddr for each host and port, and its length, 0 without a host."""
     packed = [socket_address(host, port) if host else b"" for host, port in places]
     rows = bytearray(b"".join(address.ljust(28, b"\0") for address in packed))
@@ -277,7 +273,7 @@ class _Builder:
 
 
 def _publishers(
-    plan: Plan, senders: Rows[GroupRecord], devices: Rows[Device], number: Table, deliveries: Any
+    plan: Plan, senders: Rows[GroupRecord], devices: Rows[Device], number: Int64s, deliveries: Any
 ) -> Rows[pacer.Publisher]:
     """Return the publishers before their message 0; `number` is each device's in its group."""
     rows = np.flatnonzero(devices["publisher"] >= 0)
@@ -296,7 +292,7 @@ def _publishers(
     return publishers
 
 
-def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[Place], Bytes]:
+def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Int64s, Rows[Place], Bytes]:
     """Return bodies, CRCs, places to fill, and properties; the row of each group gets its parts."""
     plain = [group for group in plan.groups if group.publishes and not _file_of(group.publishes)]
     sizes = [group.publishes.size_bytes for group in plain if group.publishes]
@@ -304,7 +300,7 @@ def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[P
     shortest = HEADER_BYTES - SHORT_BYTES if any(low < HEADER_BYTES for low, _ in sizes) else 0
     filler_bytes = max(groups.largest_payload_bytes(plain) - HEADER_BYTES, shortest)
     filler = make_body(filler_bytes, plan.scenario.seed)
-    bodies, crcs, places = [filler], [body_crc_states(filler)], [cast("Table", no_template())]
+    bodies, crcs, places = [filler], [body_crc_states(filler)], [cast("Int64s", no_template())]
     usual_place = _PLACES[plan.scenario.header]
     properties = bytearray()
     parts = {"": (0, len(filler), 0, 0, 0, usual_place)}
@@ -322,7 +318,7 @@ def _contents(plan: Plan, rows: Rows[GroupRecord]) -> tuple[Bytes, Table, Rows[P
             part = (first, first + len(body), crc, place, place + len(template), header_place)
             parts[path] = part
             bodies.append(body)
-            places.append(cast("Table", template))
+            places.append(cast("Int64s", template))
             crcs.append(body_crc_states(body))
         row = rows[number]
         row.body_first, row.body_end, row.crc_first, *rest = parts[path]
@@ -344,7 +340,7 @@ def _file_of(publishes: groups.Publishes) -> str:
     return publishes.payload or publishes.payload_template or ""
 
 
-def _header_places(plan: Plan, rows: Rows[GroupRecord]) -> Table:
+def _header_places(plan: Plan, rows: Rows[GroupRecord]) -> Int64s:
     """Return the places of headers other than IN_FRONT."""
     places = set(rows["header_place"].tolist()) - {IN_FRONT}
     sizes = [one.publishes.size_bytes[0] for one in plan.groups if one.publishes]

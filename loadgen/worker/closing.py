@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels.accounting import missing_ranges, received_on
+from loadgen.kernels.arrays import Int64s
 from loadgen.kernels.device import CONNECTED, SHARED
 from loadgen.kernels.in_flight import FREE
 from loadgen.kernels.readout import count_missing
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.worker.frames import Header
-
-Table = npt.NDArray[np.int64]
 
 MESSAGES_LIMIT = 100_000  # unacknowledged messages, and lengths of streams, in a report
 LOST_LIMIT = 100  # ranges of lost messages in a worker's report
@@ -133,7 +131,7 @@ def lost_ranges(
     return lost
 
 
-def range_owners(fleet: PlannedFleet) -> Table:
+def range_owners(fleet: PlannedFleet) -> Int64s:
     """Return the row of the device of each range of streams."""
     return np.repeat(np.arange(len(fleet.devices)), fleet.devices["range_count"])
 
@@ -194,7 +192,7 @@ def sent_on(fleet: PlannedFleet, streams: Sequence[Sequence[int]]) -> Header:
     return {"sent": total, "complete": fleet.extension is None and fleet.totals.withdrawn == 0}
 
 
-def device_columns(fleet: PlannedFleet) -> dict[str, Table]:
+def device_columns(fleet: PlannedFleet) -> dict[str, Int64s]:
     """Return the figures of each device, for `per_device`, with numbers as in the plan.
 
     `received` is UNKNOWN if consumers share them or the pool of gaps ran out, `stream` and `sent`

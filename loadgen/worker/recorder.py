@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.kernels import counting
-from loadgen.kernels.arrays import Grid
+from loadgen.kernels.arrays import Grid, Int32s, Int64Rows, Int64s
 from loadgen.kernels.counting import CONNECT_PHASE, INTENDED_PHASES
 from loadgen.kernels.fleet import CounterRecord, Stat
 from loadgen.kernels.readout import OWED, add_gauges, take_slots
@@ -20,16 +19,14 @@ from loadgen.metrics.histogram import BUCKETS
 from loadgen.metrics.interval import COUNTERS, GAUGES, SERIES, Interval
 from loadgen.plan.behaviour import PlannedFleet
 
-Table = npt.NDArray[np.int64]
-Buckets = npt.NDArray[np.int32]
 Row = dict[str, Any]
 
 _STAT = Stat.names()
 _SLOTS_OF_A_GROUP = counting.slot_of(1, 0, 0)
 SLOTS_AT_ONCE = 16  # of latencies in one call: messages wait while rows are made
-_TAKEN: Table = np.zeros((SLOTS_AT_ONCE, 7), np.int64)
-_BUCKETS: Buckets = np.zeros(BUCKETS, np.int32)
-_COUNTS: Table = np.zeros(BUCKETS, np.int64)  # of taken latencies; untouched memory costs nothing
+_TAKEN: Int64Rows = np.zeros((SLOTS_AT_ONCE, 7), np.int64)
+_BUCKETS: Int32s = np.zeros(BUCKETS, np.int32)
+_COUNTS: Int64s = np.zeros(BUCKETS, np.int64)  # of taken latencies; untouched memory costs nothing
 _PLACES = {
     counting.slot_of(0, series, phase): (phase_name, series_name)
     for series, series_name in enumerate(SERIES)
@@ -62,7 +59,7 @@ class ProcessAccount:
         return ProcessTimes(int(cpu), int(wait), resident * _PAGE_BYTES)
 
 
-def gauges_of(fleet: PlannedFleet, now_ns: int) -> Table:
+def gauges_of(fleet: PlannedFleet, now_ns: int) -> Int64Rows:
     """Return the gauges of each group, like GAUGES, and note owed messages on the live page."""
     gauges = np.zeros((len(fleet.groups), len(GAUGES)), np.int64)
     add_gauges(fleet, now_ns, gauges)
@@ -75,14 +72,14 @@ def current_phase(fleet: PlannedFleet, now_ns: int) -> int:
     return counting.phase_of(fleet.run, now_ns) if fleet.program[0].clock_ns else CONNECT_PHASE
 
 
-def numbers_of(counts: Any) -> Table:
+def numbers_of(counts: Any) -> Int64Rows:
     """Return records `Counts` as a table of the same memory, shape (..., COUNTERS)."""
-    numbers: Table = counts.view(np.int64).reshape(*counts.shape, len(COUNTERS))
+    numbers: Int64Rows = counts.view(np.int64).reshape(*counts.shape, len(COUNTERS))
     return numbers
 
 
 def take_counters(
-    fleet: PlannedFleet, reported: Grid[CounterRecord], gauges: Table, now_ns: int
+    fleet: PlannedFleet, reported: Grid[CounterRecord], gauges: Int64Rows, now_ns: int
 ) -> list[Row]:
     """Return rows of the counters since those in `reported`, and update it."""
     rows: list[Row] = []

@@ -9,13 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.kernels.accounting import Pair
+from loadgen.kernels.arrays import Int64s
 from loadgen.kernels.device import SHARED
 from loadgen.kernels.pacer import Publisher
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import MESSAGING
 from loadgen.worker.closing import range_owners
-
-Table = npt.NDArray[np.int64]
 
 PAIRS_LIMIT = 50_000  # of one worker; a sample of more takes too long
 _PAUSES = 50  # after a sample, as a multiple of its duration
@@ -65,7 +64,7 @@ class SubscriptionMarks:
     """Reader of the publishers and pairs of all workers; `firsts` begin the subscriptions."""
 
     def __init__(
-        self, publishers: list[Any], pairs: list[Any], streams: Table, firsts: Table
+        self, publishers: list[Any], pairs: list[Any], streams: Int64s, firsts: Int64s
     ) -> None:
         self._sent_on = [(rows["stream"].copy(), rows["sent"]) for rows in publishers]
         self._expected = [rows["expected"] for rows in pairs]
@@ -97,7 +96,7 @@ def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:
     """Map the files of all workers; return None if one is missing, as on another host."""
     publishers: list[Any] = []
     pairs: list[Any] = []
-    streams: list[Table] = []
+    streams: list[Int64s] = []
     firsts: list[int] = []
     for worker in range(workers):
         path = _part(live, worker, "subscriptions")

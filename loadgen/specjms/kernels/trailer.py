@@ -23,10 +23,8 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.kernels.arrays import Int32, Int64, Record, read_i64, read_u32, write_u32
+from loadgen.kernels.arrays import Bytes, Int32, Int64, Record, read_i64, read_u32, write_u32
 from loadgen.kernels.compiled import compiled
-
-Bytes = npt.NDArray[np.uint8]
 
 TRAILER_BYTES = 40
 NOWHERE = 0xFFFFFFFF
