@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from heapq import merge
+from itertools import cycle
 from math import inf
 from random import Random
 from typing import Any
@@ -161,24 +162,14 @@ def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
     crash = fleet.plan.crash
     if fleet.extension is not None or (crash is not None and crash.victim == "broker"):
         ranges = []
-    turns: list[list[tuple[int, int]]] = []
-    room = 0
-    for first, count in ranges:
-        if room < count:
-            turns.append([])
-            room = _PAIRS_AT_ONCE
-        turns[-1].append((first, count))
-        room -= count
-    tables = [np.array(turn, np.int64).T.copy() for turn in turns]
-    turn = 0
+    turns = -(-sum(count for _, count in ranges) // _PAIRS_AT_ONCE)
+    tables = [np.array(ranges[turn::turns], np.int64).T.copy() for turn in range(turns)]
+    in_turn = cycle(tables)
 
     def settle_some() -> float | None:
-        nonlocal turn
         if not tables:
             return None
-        firsts, counts = tables[turn]
-        turn = (turn + 1) % len(tables)
-        settle(fleet, firsts, counts)
+        settle(fleet, *next(in_turn))
         return _SETTLE_EVERY_S / len(tables)
 
     return settle_some
