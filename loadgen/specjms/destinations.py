@@ -13,6 +13,7 @@ a filter for each family, SET a SUBSCRIBE for each, and IN a filter for all fami
 receiver discards the rest.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from loadgen.specjms.chain_model import Model, TargetDestination, families_at, handlers_of
@@ -47,12 +48,18 @@ def destination_name(model: Model, number: int, destination: int) -> str:
     return f"{_target(number, destination)}_{message.destination}{queue_or_topic}{family}"
 
 
-def topic_of(model: Model, root: str, number: int, destination: int) -> str:
-    """Return the topic to which a message type is published for this destination."""
-    base = _shared_topic(model, root, number, destination)
-    if model.selectors == "client" or not _selected(model, number):
+def topic_of(
+    model: Model, root: str, number: int, destination: int, named: Collection[str] | None = None
+) -> str:
+    """Return the topic to which a message type is published for this destination.
+
+    With `named`, return a filter that selects by these properties only.
+    """
+    base, selected = _shared_topic(model, root, number, destination), _selected(model, number)
+    if model.selectors == "client" or not selected:
         return base
-    return "/".join((base, *_properties(model, number, destination).values()))
+    levels = _properties(model, number, destination).items()
+    return "/".join((base, *(v if named is None or name in named else "+" for name, v in levels)))
 
 
 def _shared_topic(model: Model, root: str, number: int, destination: int) -> str:
@@ -107,7 +114,8 @@ def subscriptions_of(
             options.subscription != "family" and model.selectors == "client"
         )
         places = places[:1] if any_family else places
-    filters = [_filter(model, root, number, place, any_family=any_family) for place in places]
+    named = [n for n in _selected(model, number) if not (any_family and n == _FAMILY)]
+    filters = [topic_of(model, root, number, place, named) for place in places]
     packets = [(text,) for text in filters] if options.subscription == "SET" else [filters]
     if handlers_of(model, number) > 1:
         share = consumed_at(model, number, location)
@@ -157,16 +165,3 @@ def _selected(model: Model, number: int) -> tuple[str, ...]:
         return ()
     _, named = _TARGETS[model.messages[number].target]
     return (*named, _FAMILY) if _families_share_a_topic(model, number) else named
-
-
-def _filter(model: Model, root: str, number: int, destination: int, *, any_family: bool) -> str:
-    """Return the filter for messages to one destination, or to that of any family."""
-    base = _shared_topic(model, root, number, destination)
-    selected = _selected(model, number)
-    if model.selectors == "client" or not selected:
-        return base
-    levels = [
-        value if name in selected and not (any_family and name == _FAMILY) else "+"
-        for name, value in _properties(model, number, destination).items()
-    ]
-    return "/".join((base, *levels))
