@@ -187,7 +187,6 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
             timed = attention.missed_ns > 0 or attention.untimed_reads == READS_PER_TIMED
         if timed:
             attention.untimed_reads = 0
-        if timed:
             got = syscalls.receive_timed(device.descriptor, buffer, stored, limit, fleet.message)
         else:
             got = syscalls.receive_into(device.descriptor, buffer, stored, limit)

@@ -42,27 +42,25 @@ class Reader:
         """Return the error to raise; `detail` must already be bounded and escaped."""
         return RemoteProtocolError(f"malformed {self._what} from the peer: {detail}", reason_code)
 
-    def _take(self, count: int, field: str) -> int:
-        position = self._position
-        if self._end - position < count:
+    def _take(self, count: int, field: str) -> bytes:
+        start, end = self._position, self._position + count
+        if end > self._end:
             raise self.fault(f"{field} runs past the end of the packet")
-        self._position = position + count
-        return position
+        self._position = end
+        return self._data[start:end]
 
     @property
     def remaining_bytes(self) -> int:
         return self._end - self._position
 
     def u8(self, field: str) -> int:
-        return self._data[self._take(1, field)]
+        return self._take(1, field)[0]
 
     def u16(self, field: str) -> int:
-        position = self._take(2, field)
-        return int.from_bytes(self._data[position : position + 2], "big")
+        return int.from_bytes(self._take(2, field), "big")
 
     def u32(self, field: str) -> int:
-        position = self._take(4, field)
-        return int.from_bytes(self._data[position : position + 4], "big")
+        return int.from_bytes(self._take(4, field), "big")
 
     def variable(self, field: str) -> int:
         """Read a variable byte integer (spec 1.5.5); more bytes than needed are malformed."""
@@ -78,9 +76,7 @@ class Reader:
 
     def binary(self, field: str) -> bytes:
         """Read Binary Data (spec 1.5.6)."""
-        length = self.u16(field)
-        position = self._take(length, field)
-        return self._data[position : position + length]
+        return self._take(self.u16(field), field)
 
     def utf8(self, field: str) -> str:
         """Read a UTF-8 Encoded String (spec 1.5.4): well formed, no surrogate, no U+0000."""
@@ -106,8 +102,7 @@ class Reader:
 
     def part(self, length: int, field: str) -> "Reader":
         """Return a reader over the next `length` bytes, and skip them here."""
-        position = self._take(length, field)
-        return Reader(self._data[position : position + length], self._what)
+        return Reader(self._take(length, field), self._what)
 
     def finish(self) -> None:
         """Raise if bytes are left over."""
