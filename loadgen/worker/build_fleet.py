@@ -340,6 +340,13 @@ def _file_of(publishes: groups.Publishes) -> str:
     return publishes.payload or publishes.payload_template or ""
 
 
+def _out_bytes(plan: Plan, rows: _Builder, buffer_bytes: int) -> int:
+    """Return the size of `out`, with withheld answers and a response to each message."""
+    responding = any(owner.responds is not None for owner in plan.groups)
+    out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max()))
+    return out_bytes * (1 + responding) + 4 * rows.held
+
+
 def _header_places(plan: Plan, rows: Rows[GroupRecord]) -> Int64s:
     """Return the places of headers other than IN_FRONT."""
     places = set(rows["header_place"].tolist()) - {IN_FRONT}
@@ -403,10 +410,7 @@ def build_fleet(
     slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
     whole_bytes = _whole_limit(plan)
     buffer_bytes = max(_BUFFER_BYTES, 2 * whole_bytes)
-    # With a response to each message, and withheld answers.
-    responding = any(owner.responds is not None for owner in plan.groups)
-    out_bytes = max(buffer_bytes, 2 * int(rows.groups["packet_most"].max())) * (1 + responding)
-    out_bytes += 4 * rows.held
+    out_bytes = _out_bytes(plan, rows, buffer_bytes)
     return PlannedFleet(
         plan=plan,
         group=group,
