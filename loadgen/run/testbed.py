@@ -10,7 +10,7 @@ A run that differs from the previous one in its rates alone uses its broker and 
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
@@ -82,6 +82,8 @@ class Testbed:
         self.command = command
         self.lends = lends
         self._stack = AsyncExitStack()
+        self._servers = ExitStack()
+        self._server: Forkserver | None = None
         self._last: PhaseRunner | None = None  # a run that has lent its devices
         self._broker: ServedBroker | None = None
         self._has_run = False
@@ -90,7 +92,8 @@ class Testbed:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.reset()
+        with self._servers:
+            await self.reset()
 
     async def run(
         self,
@@ -176,7 +179,7 @@ class Testbed:
             await self.reset(progress)
             if hosts is None:
                 # The workers' kernels are loaded while the broker starts.
-                server = self._stack.enter_context(forkserver(plan.behaviour))
+                server = self._forkserver(plan.behaviour)
             plan, broker = await self._start_broker(plan, progress)
         self._broker = broker
         claim(directory)
@@ -232,6 +235,14 @@ class Testbed:
         lends = self.lends and not plan.crash
         phases = PhaseRunner(plan, pool, monitor, self.interrupt, previous, lends=lends)
         return RunContext(phases, broker, document, loads)
+
+    def _forkserver(self, behaviour: str) -> Forkserver:
+        """Return the forkserver of the last run, or another one if it does not suit."""
+        server = self._server
+        if server is None or server.behaviour != behaviour or not server.is_alive:
+            self._servers.close()
+            server = self._server = self._servers.enter_context(forkserver(behaviour))
+        return server
 
     @property
     def _offers(self) -> list[Host] | None:

@@ -6,11 +6,12 @@ the kernels, and the coordinator, which has an event loop and perhaps threads, n
 
 Messages on FD (a SOCK_SEQPACKET pair) are JSON objects:
 
-    to the forkserver    {"start": row}           with the worker's end of its channel attached
+    to the forkserver    {"start": n, "row": row}  with the end of worker n of its channel attached
+                         {"kill": [n, ...]}        workers that are left
     from the forkserver  {"ready": pid}           imported and warm
                          {"compiled": n, "of": n}  kernels, where they were not there yet
-                         {"started": row, "pid": pid}
-                         {"exited": row, "pid": pid, "status": int}   as waitstatus_to_exitcode
+                         {"started": n, "pid": pid}
+                         {"exited": n, "pid": pid, "status": int}   as waitstatus_to_exitcode
                          {"failed": text}          the import failed; the forkserver ends
 
 When FD closes, the children that are left are killed and the forkserver ends.
@@ -65,7 +66,7 @@ def serve(control: socket.socket, worker: Worker) -> None:
     os.set_blocking(wake_write, False)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    rows: dict[int, int] = {}
+    numbers: dict[int, int] = {}  # of the workers, by process id
     selector = selectors.DefaultSelector()
     selector.register(control, selectors.EVENT_READ)
     selector.register(wake_read, selectors.EVENT_READ)
@@ -81,7 +82,11 @@ def serve(control: socket.socket, worker: Worker) -> None:
                     data, descriptors, _, _ = socket.recv_fds(control, MESSAGE_LIMIT_BYTES, 1)
                     if not data:
                         return
-                    row = orjson.loads(data)["start"]
+                    request = orjson.loads(data)
+                    if "kill" in request:
+                        for pid in [pid for pid, n in numbers.items() if n in request["kill"]]:
+                            os.kill(pid, signal.SIGKILL)
+                        continue
                     pid = os.fork()
                     if pid == 0:
                         signal.set_wakeup_fd(-1)
@@ -90,26 +95,26 @@ def serve(control: socket.socket, worker: Worker) -> None:
                         selector.close()
                         os.close(wake_read)
                         os.close(wake_write)
-                        _child(worker, row, socket.socket(fileno=descriptors[0]))
+                        _child(worker, request["row"], socket.socket(fileno=descriptors[0]))
                     os.close(descriptors[0])
-                    rows[pid] = row
-                    report(started=row, pid=pid)
+                    numbers[pid] = request["start"]
+                    report(started=numbers[pid], pid=pid)
                 else:
                     with suppress(BlockingIOError):
                         os.read(wake_read, 4096)
-                    while rows:
+                    while numbers:
                         pid, status = os.waitpid(-1, os.WNOHANG)
                         if pid == 0:
                             break
                         code = os.waitstatus_to_exitcode(status)
-                        report(exited=rows.pop(pid), pid=pid, status=code)
+                        report(exited=numbers.pop(pid), pid=pid, status=code)
     except (BrokenPipeError, ConnectionResetError):
         return
     finally:
-        for pid in rows:
+        for pid in numbers:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for pid in rows:
+        for pid in numbers:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 

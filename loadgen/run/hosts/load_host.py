@@ -37,7 +37,7 @@ OnEvent = Callable[[messages.WorkerEvent], None]
 WORKER_ENTRY = "loadgen.worker.worker:run_worker"
 """Function that a worker process runs, with its end of the channel as the argument."""
 
-_END_S = 5.0
+_END_S = 5.0  # for killed workers to end
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 _STATUS_WAIT_S = 0.3
 """Wait for the forkserver's report of the exit status after a channel's end."""
@@ -45,12 +45,21 @@ _STATUS_WAIT_S = 0.3
 
 @dataclass(slots=True)
 class Forkserver:
-    """A forkserver and the socket to ask it on; workers write their last words to `stderr`."""
+    """A forkserver and the socket to ask it on; workers write their last words to `stderr`.
 
+    It serves one `LocalHost` after the other, and numbers all workers that it starts.
+    """
+
+    behaviour: str
     process: "subprocess.Popen[bytes]"
     control: socket.socket
     stderr: IO[bytes]
-    ready: bool = False
+    ready: bool = False  # it has sent `ready`
+    started: int = 0  # workers
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
 
 
 @contextmanager
@@ -77,16 +86,10 @@ def forkserver(behaviour: str, entry: str | None = None) -> Iterator[Forkserver]
                 start_new_session=True,
             )
         control.setblocking(False)
-        server = Forkserver(process, control, stderr)
         try:
-            yield server
+            yield Forkserver(behaviour, process, control, stderr)
         finally:
-            # At its end of file the forkserver kills the rest and ends, unless it still imports.
-            control.close()
-            if server.ready:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(_END_S)
-            process.kill()
+            process.kill()  # the kernel kills its workers with it
             process.wait()
 
 
@@ -142,6 +145,8 @@ class LocalHost:
         self.rows = rows
         self.on_event: OnEvent
         self._server = server
+        self._row_of: dict[int, int] = {}  # by the server's number of a worker
+        self._stderr_begin = 0
         self._channels: dict[int, _Channel] = {}
         self._pids: dict[int, int] = {}
         self._exits: dict[int, int] = {}
@@ -153,6 +158,7 @@ class LocalHost:
     async def start(self, on_event: OnEvent) -> None:
         self.on_event = on_event
         control, loop = self._server.control, asyncio.get_running_loop()
+        self._stderr_begin = os.fstat(self._server.stderr.fileno()).st_size
         loop.add_reader(control, self._read_control)
         await self._until(lambda: self._server.ready)
         for row in self.rows:
@@ -165,7 +171,10 @@ class LocalHost:
                 except BaseException:
                     ours.close()
                     raise
-                socket.send_fds(control, [orjson.dumps({"start": row})], [theirs.fileno()])
+                number = self._server.started
+                self._server.started, self._row_of[number] = number + 1, row
+                request = orjson.dumps({"start": number, "row": row})
+                socket.send_fds(control, [request], [theirs.fileno()])
             await self._until(lambda row=row: row in self._pids)  # type: ignore[misc]
 
     def send(self, rows: Sequence[int], header: Header) -> None:
@@ -186,7 +195,8 @@ class LocalHost:
     def report_end(self, row: int, detail: str) -> None:
         """Report the end of a worker with the last line of the workers on stderr."""
         stderr = self._server.stderr.fileno()
-        tail = os.pread(stderr, 4096, max(0, os.fstat(stderr).st_size - 4096))
+        begin = max(self._stderr_begin, os.fstat(stderr).st_size - 4096)
+        tail = os.pread(stderr, 4096, begin)
         lines = tail.decode("utf-8", "replace").strip().splitlines()
         self.on_event(messages.WorkerEnded(row, detail, printable(lines[-1], 300) if lines else ""))
 
@@ -196,12 +206,16 @@ class LocalHost:
         for channel in self._channels.values():
             if channel.transport is not None:
                 channel.transport.close()
-        started = [row for row in waited_for if row in self._pids]
+        ended = self._exits.keys()
         with suppress(TimeoutError, CannotRunError):
             async with asyncio.timeout(grace_s):
-                await self._until(lambda: all(row in self._exits for row in started))
+                await self._until(lambda: ended >= self._pids.keys() & {*waited_for})
+        if left := [number for number, row in self._row_of.items() if row not in ended]:
+            with suppress(OSError, TimeoutError, CannotRunError):
+                self._server.control.send(orjson.dumps({"kill": left}))
+                async with asyncio.timeout(_END_S):
+                    await self._until(lambda: ended >= self._pids.keys())
         asyncio.get_running_loop().remove_reader(self._server.control)
-        self._server.control.close()  # it ends while others work, and is waited for later
         # End the wait for workers that are not started yet.
         self._failure = self._failure or "they were stopped before they had started"
         self._news.set()
@@ -238,10 +252,12 @@ class LocalHost:
                 self._server.ready = True
             case {"compiled": count, "of": total}:
                 self.on_event(messages.KernelsCompiled(count, total))
-            case {"started": row, "pid": pid}:
+            case {"started": number, "pid": pid} if number in self._row_of:
+                row = self._row_of[number]
                 self._pids[row] = pid
                 self.on_event(messages.WorkerStarted(row, pid))
-            case {"exited": row, "status": status}:
+            case {"exited": number, "status": status} if number in self._row_of:
+                row = self._row_of[number]
                 self._exits[row] = status
                 # The channel has the answer of a worker that stopped on request.
                 if not (self._asked_to_stop and status == 0):

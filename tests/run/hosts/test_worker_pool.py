@@ -242,3 +242,16 @@ async def test_workers_come_from_the_forkserver_that_is_there() -> None:
                 assert psutil.Process(pid).ppid() == server.process.pid
             await pool.ask_left("stop", timeout_s=20)
     assert not any(running(pid) for pid in (server.process.pid, *pool.pids))
+
+
+async def test_a_forkserver_starts_the_workers_of_one_pool_after_the_other() -> None:
+    """One that does not end by itself is killed."""
+    with forkserver(MESSAGING, ENTRY) as server:
+        pids: list[int] = []
+        for _ in range(2):
+            async with start_workers(2, ignored, server=server) as pool:
+                pids += pool.pids
+                os.kill(pool.pids[1], signal.SIGSTOP)
+                pool.close_grace_s = 0.0
+            assert not any(map(running, pids)) and server.is_alive
+    assert len({*pids}) == 4
