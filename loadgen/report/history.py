@@ -133,9 +133,6 @@ def past_card(text: str, shown: str = "the history") -> ScoreCard:
         raise RunDirectoryError(REPORT_TEXT.NOT_A_CARD(where=shown, reason=reason)) from None
 
 
-# --- trends ---------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Point:
     """One VALID run in a course; `before` is the mean of the runs before it, None for the first."""

@@ -211,8 +211,6 @@ class ScoreCard:
         return curves
 
 
-# --- files ----------------------------------------------------------------------------------
-
 SERIES_TYPE = "Latency series"
 """Type of the lines of latencies; their name is that of the series in scorecard.json."""
 

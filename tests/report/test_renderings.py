@@ -97,9 +97,6 @@ class Page(HTMLParser):
             self.text += data
 
 
-# --- JSON -----------------------------------------------------------------------------------
-
-
 def test_json_has_the_order_of_the_contract(cards: list[ScoreCard]) -> None:
     """Its keys are those of the schema (tests/report/test_schemas.py)."""
     document = orjson.loads(to_json(report_of(cards[2:3])))
@@ -119,9 +116,6 @@ def test_json_of_several_is_a_list_of_such(cards: list[ScoreCard]) -> None:
     assert document["schema"] == 1
     assert [run["run"]["case"] for run in document["runs"]] == [*CASES]
     assert document["runs"][3] == orjson.loads(to_json(report_of(cards[3:4])))
-
-
-# --- CSV ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "  =", "＝"])
@@ -167,9 +161,6 @@ def test_csv_has_latencies_and_the_ledger_of_every_case(cards: list[ScoreCard]) 
             assert line["Ledger intact"] == ("" if ledger is None else str(ledger["intact"]))
 
 
-# --- Markdown -------------------------------------------------------------------------------
-
-
 def test_markdown_shows_hostile_text_as_text(hostile: ScoreCard) -> None:
     page = to_markdown(report_of([hostile])).decode()
     outside_code = "\n".join(line for line in page.splitlines() if not line.startswith("    "))
@@ -187,9 +178,6 @@ def test_markdown_has_the_published_columns(cards: list[ScoreCard]) -> None:
     assert "| Type | Name | Description | VALUE | AVG | 50P | 99P | 99.9P | MAX | STDV |" in page
     page = to_markdown(report_of(cards)).decode()
     assert f"**VALID** FANOUT · mosquitto 2.0.11: {headline(cards[1])}" in page
-
-
-# --- HTML -----------------------------------------------------------------------------------
 
 
 def test_html_is_one_file_that_fetches_nothing(cards: list[ScoreCard], hostile: ScoreCard) -> None:
@@ -286,9 +274,6 @@ def test_an_invalid_run_is_marked_in_the_common_table(
     assert len(marked) == len(hostile.rows)
 
 
-# --- charts ---------------------------------------------------------------------------------
-
-
 def test_a_page_carries_a_part_of_plotly_and_is_small(cards: list[ScoreCard]) -> None:
     """The file is that of npm, unchanged; a page has it compressed."""
     script = files("loadgen.report.render").joinpath(PLOTLY).read_bytes()
@@ -346,9 +331,6 @@ def test_a_comparison_and_its_renderings_need_no_spark() -> None:
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "set()"
-
-
-# --- numbers and files ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,6 @@ def report_of(
     )
 
 
-# What is seen first --------------------------------------------------------------------------
-
-
 def _answer(cards: Sequence[ScoreCard], title: str, runs: Sequence[int]) -> Judged:
     """Return the verdict on repetitions; it names each reason once."""
     members = [cards[run] for run in runs]
@@ -185,9 +182,6 @@ def _all(cards: Sequence[ScoreCard], comparisons: Sequence[Comparison]) -> DataT
         for place, card in enumerate(cards)
     )
     return table("runs", rows)
-
-
-# Comparisons ---------------------------------------------------------------------------------
 
 
 def _comparison(cards: Sequence[ScoreCard], comparison: Comparison) -> Iterator[Block]:

@@ -359,8 +359,6 @@ def regressions(comparisons: Sequence[Comparison]) -> list[str]:
     ]
 
 
-# --- facts ----------------------------------------------------------------------------------
-
 Facts = Mapping[str, Any]
 
 _URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
@@ -426,9 +424,6 @@ def label_of(facts: Facts, keys: Iterable[str]) -> str:
             shown if named else f"{_WORDS.get(key, key.removeprefix('scenario.'))} {shown}"
         )
     return name(", ".join(labels), _LONGEST_LABEL)
-
-
-# --- lines ----------------------------------------------------------------------------------
 
 
 def _lines(
@@ -541,9 +536,6 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
     # Welch's degrees of freedom can round to just below a whole number.
     tabled = max(tabled for tabled in _T_95 if tabled <= max(freedom + 1e-9, 1))
     return _T_95[tabled] * math.sqrt(error)
-
-
-# --- sides that a user named ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -156,9 +156,6 @@ def report_document(
     )
 
 
-# Figures --------------------------------------------------------------------------------------
-
-
 def _shown(
     measured: MeasuredItem, directory: Path, names: Sequence[str], logs: LogSettings | None
 ) -> _Shown:
@@ -242,9 +239,6 @@ def _with_power(card: ScoreCard) -> dict[str, float | None]:
     measured = {row.name.rpartition(".")[2]: row.value for row in card.rows}
     ratios = (_PER_WATT, _PER_RACK_UNIT)
     return figures | {ratio.figure: measured.get(ratio.name) for ratio in ratios}
-
-
-# Sections -------------------------------------------------------------------------------------
 
 
 def key_results(figures: Sequence[ReportFigure]) -> Iterator[str]:

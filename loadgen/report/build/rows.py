@@ -181,9 +181,6 @@ def in_report_order(runs: Sequence[Sequence[Row]]) -> list[tuple[int, Row]]:
     return sorted(rows, key=lambda numbered: place_of(numbered[1]))
 
 
-# --- figures --------------------------------------------------------------------------------
-
-
 def figures_of(measure: str, facts: Facts) -> dict[str, float | None]:
     """Return the figures of a run for a measure, by the keys of `FIGURES`.
 
@@ -258,8 +255,6 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
 }
 """Measures that are one value."""
 
-# --- remarks --------------------------------------------------------------------------------
-
 # A latency counts from the moment at which a message should have been sent until it was read. Two
 # series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
 # for which a message was readable before it was read. Shares of percentiles are approximate.
@@ -311,8 +306,6 @@ _REMARKS: Mapping[str, Callable[[Facts], str]] = {
     "recovery_seconds": lambda facts: recovery_remark(facts.record),
 }
 """Remarks of measures; with one, a row without a figure is shown."""
-
-# --- words of descriptions ------------------------------------------------------------------
 
 
 class _Words(dict[str, str]):

@@ -21,7 +21,6 @@ _MOST_SHOWN = 20
 _MOST_LINES = 60
 _MOST_HANDSHAKES = 40
 
-# --- messages -------------------------------------------------------------------------------
 
 _ALWAYS = ("sent", "expected", "intact", "lost")  # states that are shown even if they are 0
 
@@ -58,9 +57,6 @@ def lost_sections(record: RunRecord) -> Iterator[DataTable]:
     )
     if rows:
         yield table("lost", rows, more=figure(lost, "more") or None)
-
-
-# --- outages --------------------------------------------------------------------------------
 
 
 OutageRow = tuple[float, float | None, float | None, int, int, int, int, int]
@@ -126,9 +122,6 @@ def outage_sections(
     )
 
 
-# --- TLS ------------------------------------------------------------------------------------
-
-
 def notice_of(record: RunRecord) -> str:
     """Return the notice before any figure of the run; "" for a run that needs no notice."""
     notice = str(record.case_observations.get("notice") or "")[:NOTICE_CHARACTERS]
@@ -175,8 +168,6 @@ def negotiated(record: RunRecord) -> tuple[tuple[tuple[str, str, int], ...], int
     return entries, count(tls, "resumed")
 
 
-# --- the system under test ------------------------------------------------------------------
-
 _MOST_TEXTS = 20
 
 
@@ -217,9 +208,6 @@ def _cell(value: object) -> TableCell:
     return "; ".join(map(str, value[:_MOST_TEXTS])) if isinstance(value, list) else str(value)
 
 
-# --- limits of the generator ----------------------------------------------------------------
-
-
 def ceiling_of(
     record: RunRecord, rates: Mapping[str, float], latency: Mapping[str, LatencySummary]
 ) -> Iterator[DataTable]:
@@ -255,9 +243,6 @@ def ceiling_of(
     if rows:
         load = figure(limits, "load_average_before")
         yield table("ceiling", rows, made=name(limits.get("made")), load=load)
-
-
-# --- observations of the case ---------------------------------------------------------------
 
 
 def observed_sections(record: RunRecord) -> Iterator[DataTable]:

@@ -164,9 +164,6 @@ def _range(words: str, values: Iterable[float | None], shown: Callable[[float], 
     return words.format(" to ".join(dict.fromkeys(map(shown, ends)))) if ends else ""
 
 
-# The chart ------------------------------------------------------------------------------------
-
-
 def charts_of(table: SweepTable) -> list[Chart]:
     """Return a chart over the first swept number with several values, if there is one.
 

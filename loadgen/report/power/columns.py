@@ -69,9 +69,6 @@ class Layout:
         return [column.place for column in self.columns if column.role in roles]
 
 
-# --- one title ------------------------------------------------------------------------------
-
-
 def words_of(title: str) -> list[str]:
     """Split a title into its words, in lower case; activePower and active_power have two."""
     spaced = re.sub(r"(?<=[^\W\d_][^\W\d_])(?=[A-Z][a-zäöüé])|(?<=[a-zäöüé])(?=[A-Z])", " ", title)
@@ -146,9 +143,6 @@ def _outlet_in(rest: str) -> str:
     pieces = re.split(r"(\s+|[.()\[\]]|(?<=[a-z])(?=[A-Z]))", re.sub(r"_+", " ", rest))
     name = "".join(p for p in pieces if not (words_of(p) and set(words_of(p)) <= omitted))
     return re.sub(r"\s+", " ", name).strip(AROUND_NAMES)
-
-
-# --- a layout from titles -------------------------------------------------------------------
 
 
 def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layout | None:
@@ -235,9 +229,6 @@ def _time_columns(columns: Sequence[Column], cells: Sequence[str]) -> list[Colum
             return candidates
     titles = tuple(column.title for column in (*times, *dates))
     raise LogError(POWER_TEXT.SEVERAL_COLUMNS, key="time", titles=titles[:8])
-
-
-# --- the choice of figures ------------------------------------------------------------------
 
 
 def decided(figures: Sequence[Column], form: Format) -> list[Column]:

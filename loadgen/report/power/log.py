@@ -191,9 +191,6 @@ def _made_of_others(outlets: Sequence[Outlet]) -> Outlet | None:
     return None
 
 
-# --- header ---------------------------------------------------------------------------------
-
-
 def _layout_in(
     lines: Sequence[Line], described: Sequence[Format], options: Format
 ) -> tuple[Layout, Table]:
@@ -243,9 +240,6 @@ def _layout_in(
 def _time_in(cells: Sequence[str], layout: Layout) -> str:
     places = layout.places("time", "date", "zone")
     return " ".join([cells[place] for place in places if place < len(cells)])
-
-
-# --- rows -----------------------------------------------------------------------------------
 
 
 def _rows_of(layout: Layout, table: Table) -> Iterator[tuple[int, str, Sequence[str]]]:

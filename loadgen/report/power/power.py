@@ -290,9 +290,6 @@ def require_usable(outlets: Sequence[OutletPower], run: str) -> None:
             raise PowerLogError(POWER_TEXT.COVERS_LITTLE(log=outlet.name, run=run, **values))
 
 
-# --- from points to steps -------------------------------------------------------------------
-
-
 def _usual_ns(at: Int64Array) -> int:
     spacing = np.diff(at)
     return int(np.median(spacing)) if len(spacing) else 0
@@ -391,9 +388,6 @@ def _resolution(points: Points) -> float:
             break
         steps, decimal = steps / 10, decimal * 10
     return decimal
-
-
-# --- before a run ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,9 +169,6 @@ def _matches(lines: Sequence[Line], pattern: re.Pattern[str]) -> Iterator[Row]:
             yield number, [line]
 
 
-# --- records --------------------------------------------------------------------------------
-
-
 def _of_records(records: Iterator[Record]) -> Table:
     read = [*records]
     titles = tuple(dict.fromkeys(key for _, record in read for key in record))

@@ -50,9 +50,6 @@ def number_of(cell: str, ambiguous: str = ".") -> Number | None:
     return Number(value, places, (match["unit"] or "").strip(), mark)
 
 
-# --- units ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Quantity of a unit, and the `factor` that converts it to watts or kilowatt-hours.

@@ -35,8 +35,6 @@ def section(card: ScoreCard, title: str) -> DataTable:
     return found
 
 
-# --- ledger ---------------------------------------------------------------------------------
-
 WINDOW = Ledger(
     sent=400,
     owed=3,
@@ -133,9 +131,6 @@ def test_a_damaged_ledger_is_one_line(tmp_path: Path, ledger: Any) -> None:
     assert error.value.code == "DAMAGED" and "\n" not in str(error.value)
 
 
-# --- TLS ------------------------------------------------------------------------------------
-
-
 def run_of(url: str = "mqtts://b", tls: object = None, **scenario: object) -> dict[str, Any]:
     """The parts of run.json that describe the connections of devices."""
     document = make.run_document()
@@ -209,8 +204,6 @@ def test_unexpected_handshakes_are_left_out(tls: object) -> None:
     assert sections.record_details(record) == {"tls": {"verified": True}}
 
 
-# --- the system under test ------------------------------------------------------------------
-
 EXAMPLE = (Path(__file__).parents[3] / "docs/examples/sut.toml").read_text("utf-8")
 
 
@@ -272,9 +265,6 @@ def test_without_a_description_nothing_is_shown(tmp_path: Path, sut: dict[str, A
     assert not any(one.title.startswith(("System", "Access")) for one in card.sections)
 
 
-# --- limits of the generator ----------------------------------------------------------------
-
-
 def ceilings(calibration: Any) -> list[DataTable]:
     environment = {} if calibration is None else {"calibration": calibration}
     record: Any = SimpleNamespace(
@@ -297,9 +287,6 @@ def test_each_figure_is_next_to_that_of_the_harness() -> None:
     (table,) = ceilings({"made": "?", "send": 7})
     assert all(row[2:] == (None, None) for row in table.rows)
     assert [ceilings(calibration) for calibration in (None, "x", 3)] == [[], [], []]
-
-
-# --- outages --------------------------------------------------------------------------------
 
 
 def second(
@@ -357,9 +344,6 @@ def test_lost_messages_are_named() -> None:
     (table,) = sections.lost_sections(RunRecord("run-1", "persistent", observed=observed))
     assert table.rows == ((3, 7, 9, "subscribers 5"),) * 20
     assert "1,200" in table.note
-
-
-# --- observations of the case ---------------------------------------------------------------
 
 
 def record(case: str, observed: dict[str, Any] | None = None, **scenario: object) -> RunRecord:

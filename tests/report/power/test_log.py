@@ -136,9 +136,6 @@ def test_a_format_of_the_user_for_some_logs(tmp_path: Path) -> None:
         assert outlet.watts is not None and outlet.watts.values == pytest.approx([watts])
 
 
-# --- the same series in every notation ------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Notation:
     """A way to write a series down."""

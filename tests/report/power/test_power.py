@@ -173,9 +173,6 @@ def test_the_mean_is_that_of_every_second_held(
         assert outlet.watts == pytest.approx(sum(held) / len(held), abs=1e-6)
 
 
-# --- the counter of kilowatt-hours ----------------------------------------------------------
-
-
 @pytest.mark.parametrize(("counter", "result"), rows_of("report.watts_against_counter"))
 def test_watts_against_the_counter(counter: list[float], result: str | None) -> None:
     times = [0, 1800 * SECOND_NS, 3600 * SECOND_NS]
@@ -227,9 +224,6 @@ def test_outlets_are_grouped_by_node(tmp_path: Path) -> None:
     ((first, second),) = outlets_over(logs, [(minute(0), minute(1))])
     assert (first.node, first.outlet, first.watts, first.coverage) == ("rack", "B", 51.0, 1.0)
     assert (second.node, second.name, second.watts) == ("broker", f"{log}#A", 105.0)
-
-
-# --- what the card says ---------------------------------------------------------------------
 
 
 def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: Path) -> None:
