@@ -77,7 +77,7 @@ def mosquitto(settings: ProgramSettings) -> Program:
     # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
     when = f"every {AUTOSAVE_S} s"
     if settings.save_each:
-        when = "after each turn of its loop that changed something, once it has sent its answers"
+        when = "after each pass of its loop that changed something, once the answers are sent"
     storage = (
         "mosquitto acknowledges a message before it stores it: it keeps messages in memory and "
         f"writes its whole database to disk {when}. A crash may lose what it has not yet written; "

@@ -119,7 +119,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         addresses = each["source_addresses"]
         lines.append(_line(addresses, "source address" if addresses == 1 else "source addresses"))
     fewest, because = each["fewest"], each["because"]
-    with_fewer = f"with fewer, {each['binding'] or 'the plan'} binds"
+    with_fewer = f"with fewer, the limit is {each['binding'] or 'this'}"
     suffices = []
     if fewest != 1 or each["hosts"] != 1:
         such = "No number of such hosts is enough"
@@ -137,7 +137,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         f"{each['cores']:>12.2f}  processors for messages",
         _line(round(each["connects_per_s"]), "connects a second"),
         _line(round(each["connect_s"]), f"seconds to connect them, {ended}"),
-        _line(described["send_tick_us"], "µs at most for which a due message waits for others"),
+        _line(described["send_tick_us"], "µs for which a due message may wait for others"),
         *suffices,
     ]
 

@@ -136,5 +136,5 @@ def host_like(text: str, host: fit.Host) -> fit.Host:
         parse = {"memory": parse_bytes, "cores": parse_number}.get(name, parse_count)
         changed[_NAMES["fields"][name]] = parse(value)
     if not all(changed.values()):
-        raise ValueError("nothing may be 0")
+        raise ValueError("no value may be 0")
     return replace(host, **changed)

@@ -230,8 +230,6 @@ def _crash_failure(
         return str(broken.get("failure") or "the run ended before the broker served again")
     brokers = 1 if plan.crash.command is None else max(len(plan.targets), 1)
     if seen is None or not seen.crashed(facts.connects.disconnects, brokers):
-        return (
-            f"{counted(facts.connects.disconnects, 'connection')} of the devices ended, not all: "
-            "did the command kill another broker?"
-        )
+        ended = counted(facts.connects.disconnects, "connection")
+        return f"only {ended} of the devices ended: did the command kill another broker?"
     return ""

@@ -203,7 +203,7 @@ def _size_of_payload(
         raise ScenarioError(RUN_TEXT.LARGE(field=name, size=size_bytes, most=limit_bytes))
     size = (size_bytes, size_bytes)
     if tuple(keys.get("size", size)) != size:
-        raise ScenarioError(RUN_TEXT.SIZE_OF_PAYLOAD(field=name, size=size_bytes))
+        raise ScenarioError(RUN_TEXT.SIZE_OF_PAYLOAD(size=size_bytes))
     return size
 
 

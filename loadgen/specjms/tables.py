@@ -133,7 +133,7 @@ def _run_rules(document: Object) -> DataTable:
         for one in objects(document.get("rules"))
     )
     words = [row[1] for row in rows]
-    result = "Every one was judged and kept: the run is compliant."
+    result = "Every rule was judged and kept: the run is compliant."
     if document.get("compliant") is not True:
         result = (
             f"The run is not compliant: {words.count('kept')} are kept, "

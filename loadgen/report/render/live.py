@@ -26,7 +26,7 @@ def page(directory: Path) -> bytes:
     except RunDirectoryError as error:
         return f"<!doctype html><p>Nothing to show yet: {escape(str(error))}</p>".encode()
     if run.record.valid is None:
-        running = Reason("RUNNING", "Not judged yet; the run has measured these figures until now.")
+        running = Reason("RUNNING", "Not judged yet; the run has measured these figures so far.")
         card = replace(card, verdict=Verdict((running,)))
     return to_html(report_of([card]))
 
