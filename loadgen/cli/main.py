@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
     except LoadgenError as error:
         _let_go_of_stdout()
-        return _fail(_with_options(error), error.exit_status)
+        return _fail(_with_options(str(error)), error.exit_status)
     except WrongUsage as error:
         option = getattr(error, "option_name", "")
         if removed := removal(
@@ -86,13 +86,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _with_options(error: LoadgenError) -> str:
+def _with_options(text: str) -> str:
     """Return an error's message; a field's name at its beginning becomes that of the option."""
-    name, colon, rest = str(error).partition(": ")
-    names = {name for case in CASES.values() for name in case.scenario.fields()}
-    names |= command_options()
-    names -= {"case", "group"}  # keys of a scenario file
-    names -= {"history", "plan", "search"}  # commands
+    name, colon, rest = text.partition(": ")
+    if name.startswith(("on host ", "side ")):
+        return name + colon + _with_options(rest)
+    names = command_options().union(*(case.scenario.fields() for case in CASES.values()))
+    names -= {"case", "group", "history", "plan", "search"}  # keys of a scenario file, and commands
     return (option_of(name) if name.replace("-", "_") in names else name) + colon + rest
 
 

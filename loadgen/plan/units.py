@@ -23,7 +23,9 @@ _SECONDS = {unit: Decimal(seconds) for unit, seconds in _UNITS["seconds"].items(
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
     """Format a value for a message: one printable line of at most `limit` characters."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and value.bit_length() > 256:
         return "a number of more than 77 digits"
     try:
         text = repr(value[: limit + 1] if isinstance(value, str) else value)
