@@ -228,7 +228,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("by", [("planet",), ("sent",), ("run", "run")])
     def test_only_dimensions_are_keys(self, by: tuple[str, ...]) -> None:
-        with pytest.raises(ValueError, match="cannot reduce by"):
+        with pytest.raises(ValueError, match=by[0]):
             reduce_table(to_table([self.ROW]), by)
 
     @pytest.mark.parametrize(

@@ -112,9 +112,9 @@ class TestFields:
         assert spec.read(spec.minimum) == spec.minimum
         if spec.name != "seed":  # beyond what a float can hold; see TestRefusals
             assert spec.read(spec.maximum) == spec.maximum
-            with pytest.raises(ValueError, match="too large"):
+            with pytest.raises(ValueError, match=str(int(spec.maximum) + 1)):
                 spec.read(int(spec.maximum) + 1)
-        with pytest.raises(ValueError, match=r"too small|negative"):
+        with pytest.raises(ValueError, match=r"-?\d"):
             below = (
                 spec.minimum - 1 if isinstance(spec, Count) else math.nextafter(spec.minimum, -1)
             )

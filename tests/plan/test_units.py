@@ -63,24 +63,24 @@ def test_what_is_no_quantity_is_refused_in_one_line(parse: object, value: object
 
 
 def test_an_unknown_unit_names_the_known_ones() -> None:
-    with pytest.raises(ValueError, match=r"unknown unit.*ms.*h"):
+    with pytest.raises(ValueError, match=r"\bms\b.*\bh\b"):
         parse_seconds("5M")
-    with pytest.raises(ValueError, match=r"unknown unit.*k, K, M, G"):
+    with pytest.raises(ValueError, match="k, K, M, G"):
         parse_number("5m")
 
 
 def test_a_count_is_whole() -> None:
     assert parse_count("2.5k") == 2500
-    with pytest.raises(ValueError, match=r"'2\.5' is not a whole number"):
+    with pytest.raises(ValueError, match=r"2\.5"):
         parse_count("2.5")
-    with pytest.raises(ValueError, match="whole number of bytes"):
+    with pytest.raises(ValueError, match=r"32\.5"):
         parse_size("32.5")
 
 
 def test_a_range_is_in_order() -> None:
-    with pytest.raises(ValueError, match="smallest size above its largest"):
+    with pytest.raises(ValueError, match="256-32"):
         parse_size("256-32")
-    with pytest.raises(ValueError, match="pair"):
+    with pytest.raises(ValueError, match="1, 2, 3"):
         parse_size([1, 2, 3])
 
 
