@@ -17,22 +17,11 @@ from loadgen.judge.verdict import Reason, Remark, Verdict
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS
 from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.plan.reading import figure, figures, part
+from loadgen.report.build import sections
 from loadgen.report.build.broker_section import broker_load
 from loadgen.report.build.curves import curves_of, rates_of
 from loadgen.report.build.published_rows import published_details, published_sections
 from loadgen.report.build.rows import Facts, score_rows, with_latency
-from loadgen.report.build.sections import (
-    ceiling_of,
-    ledger_sections,
-    lost_sections,
-    notice_of,
-    observed_rows,
-    observed_sections,
-    outage_sections,
-    record_details,
-    system_sections,
-    tls_sections,
-)
 from loadgen.report.packing import packed
 from loadgen.report.power.power import OutletPower, verdict_on
 from loadgen.report.record import PlannedGroup, RunFiles, RunRecord
@@ -114,7 +103,7 @@ def build(
         else broker_load(run.broker, views.course, start_ns, end_ns, through),
         integrity=run.integrity,
         audit=record.audit or None,
-        notice=notice_of(record),
+        notice=sections.notice_of(record),
         ledger={
             "window": ledger.document(),
             "run": run_ledger.document(),
@@ -128,21 +117,21 @@ def build(
         groups=_groups(record, in_window),
     )
     facts = Facts(record, card, rack_units)
-    rows = (*score_rows(facts), *observed_rows(record))
+    rows = (*score_rows(facts), *sections.observed_rows(record))
     return replace(
         card,
         rows=with_latency(rows, record.case, card.latency),
         sections=(
-            *ledger_sections(record, ledger, run_ledger),
-            *outage_sections(record, curves.course, curves.phases),
-            *lost_sections(record),
+            *sections.ledger_sections(record, ledger, run_ledger),
+            *sections.outage_sections(record, curves.course, curves.phases),
+            *sections.lost_sections(record),
             *published_sections(facts),
-            *system_sections(record),
-            *observed_sections(record),
-            *tls_sections(record),
-            *ceiling_of(record, rates, card.latency),
+            *sections.system_sections(record),
+            *sections.observed_sections(record),
+            *sections.tls_sections(record),
+            *sections.ceiling_of(record, rates, card.latency),
         ),
-        details=published_details(facts) | record_details(record),
+        details=published_details(facts) | sections.record_details(record),
     )
 
 

@@ -44,6 +44,7 @@ UNCERTAIN = np.iinfo(np.int64).min  # a local time that a change of the clock sk
 
 _DAY_NS = 86_400 * 10**9
 _MINUTE_NS = 60 * 10**9
+_MICROSECOND = timedelta(microseconds=1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_YEAR = 2200
 _UTC = "utc"
@@ -118,7 +119,7 @@ def _moment(text: str, form: Format, stated: str) -> _Moment | None:
         if read is not None and 1970 <= read.year <= _LAST_YEAR:
             offset_ns, zone = _zone(_UTC if read.tzinfo else stated)
             since = (read if read.tzinfo else read.replace(tzinfo=UTC)) - _EPOCH_UTC
-            return _ns_of(since) - offset_ns, "", zone
+            return since // _MICROSECOND * 1000 - offset_ns, "", zone
     if form.format:
         return None
     if number := expression("since_1970").fullmatch(text):
@@ -194,10 +195,6 @@ def _bad_time(text: str, line: int) -> LogError:
     return LogError(POWER_TEXT.LINE_TIME, line=line, text=printable(text, 40))
 
 
-def _ns_of(since: timedelta) -> int:
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-
-
 def _offset_ns(zone: ZoneInfo, minute: int) -> int:
     """Return the offset of a minute of local time, or UNCERTAIN if it is skipped or repeated."""
     try:
@@ -205,7 +202,7 @@ def _offset_ns(zone: ZoneInfo, minute: int) -> int:
     except OverflowError:
         return UNCERTAIN
     first, second = local.utcoffset(), local.replace(fold=1).utcoffset()
-    return _ns_of(first) if first is not None and first == second else UNCERTAIN
+    return first // _MICROSECOND * 1000 if first is not None and first == second else UNCERTAIN
 
 
 def _day(text: str, order: str) -> int | None:
