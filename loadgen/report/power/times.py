@@ -48,6 +48,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_YEAR = 2200
 _UTC = "utc"
+_ZONES = {"mez": "cet", "mesz": "cest", "z": _UTC, "gmt": _UTC}
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ORDERS = ("ymd", "dmy", "mdy", "short ymd", "named dmy", "named mdy")
@@ -94,9 +95,8 @@ def read_times(
     local = zones != _UTC
     # A zone's clock changes at full minutes; a conversion of each sample would take long.
     minutes, place = np.unique(clock[local] // _MINUTE_NS, return_inverse=True)
-    if len(minutes):
-        offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)[place]
-        clock[local] = np.where(offsets != UNCERTAIN, clock[local] - offsets, UNCERTAIN)
+    offsets = np.array([_offset_ns(zone, int(minute)) for minute in minutes], np.int64)[place]
+    clock[local] = np.where(offsets != UNCERTAIN, clock[local] - offsets, UNCERTAIN)
     for name in {*zones[local]} - {""}:
         hours = np.unique(clock[(zones == name) & (clock != UNCERTAIN)] // (60 * _MINUTE_NS))
         starts = (_EPOCH_UTC + timedelta(hours=int(hour)) for hour in hours)
@@ -154,9 +154,7 @@ def _later(start: _Moment, text: str, unit_ns: int) -> _Moment | None:
 
 def _zone(name: str) -> tuple[int, str]:
     """Return the offset in ns and the UTC zone if a name states the offset, or else its name."""
-    name = {"mez": "cet", "mesz": "cest"}.get(name.lower(), name.lower())
-    if name in ("z", "utc", "gmt"):
-        return 0, _UTC
+    name = _ZONES.get(name.lower(), name.lower())
     if match := expression("offset").fullmatch(name):
         seconds = int(match["hours"]) * 3600 + int(match["minutes"] or 0) * 60
         return (-seconds if match["sign"] == "-" else seconds) * 10**9, _UTC
