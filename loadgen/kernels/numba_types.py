@@ -212,9 +212,6 @@ def copier() -> Any:
     return intrinsic(copy)
 
 
-# --- handlers ----------------------------------------------------------------------------------
-
-
 class HandlersType(types.Type):
     """numba's type of the handlers of a case (handlers.py); `types` are those of the functions.
 

@@ -198,8 +198,6 @@ def crc_of_body(states: npt.NDArray[np.int64], body: arrays.Bytes, length: int) 
     return int(crc32(states[_EXACT_BYTES + blocks], body, known, length))
 
 
-# --- headers in other places --------------------------------------------------------------------
-
 HEX_BYTES = 2 * HEADER_BYTES  # of a header as hexadecimal digits
 IN_FRONT, IN_PROPERTY, NOWHERE, SHORT, IN_FIELD = range(5)
 """Places of the header. SHORT is one of 16 bytes in front, IN_FIELD + n a field that begins after n
@@ -263,9 +261,6 @@ def _word(buffer: arrays.Bytes, position: int) -> tuple[int, bool]:
         is_good = is_good and 0 <= digit < 16 and (digit < 10) == (figure < 58)
         word |= (digit & 15) << 4 * (index ^ 1)
     return word, is_good
-
-
-# --- templates ---------------------------------------------------------------------------------
 
 
 class Place(arrays.Record):

@@ -142,9 +142,6 @@ def _came_again(fleet: "Fleet", pair: int, sequence: int) -> bool:
     return False
 
 
-# --- copies --------------------------------------------------------------------------------------
-
-
 @compiled
 def note_first_copy(fleet: "Fleet", pair: int, sequence: int, number: int) -> None:
     """Note that a copy was the first delivery of a message."""

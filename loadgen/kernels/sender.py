@@ -276,9 +276,6 @@ def on_unsent(fleet: Fleet, sent: Sent) -> None:
     pass
 
 
-# --- again -------------------------------------------------------------------------------------
-
-
 @compiled
 def write_again(fleet: Fleet, row: int, packet_id: int, dup: int, copy: int, position: int) -> int:
     device = fleet.devices[row]

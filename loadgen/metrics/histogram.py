@@ -32,9 +32,6 @@ _HALF = 1 << HALF_BITS
 UNIT_MASK = 2 * _HALF - 1  # values up to here have a bucket each
 
 
-# --- buckets and values ---------------------------------------------------------------------
-
-
 def lowest_values(bucket: ArrayLike) -> Int64Array:
     index = np.asarray(bucket, np.int64)
     bits = _dropped_bits(index)
@@ -55,9 +52,6 @@ def median_values(bucket: ArrayLike) -> Int64Array:
 def _dropped_bits(index: Int64Array) -> Int64Array:
     bits: Int64Array = np.maximum((index >> HALF_BITS) - 1, 0)
     return bits
-
-
-# --- dense, sparse, merged ------------------------------------------------------------------
 
 
 def empty() -> Int64Array:
@@ -87,9 +81,6 @@ def merge(parts: Sequence[Sparse]) -> Sparse:
         counts[bucket - lowest] += bucket_count
     bucket, bucket_count = sparse(counts)
     return bucket + np.int32(lowest), bucket_count
-
-
-# --- statistics -----------------------------------------------------------------------------
 
 
 def percentiles(
@@ -143,9 +134,6 @@ def mean_and_stdev(bucket_count: ArrayLike, bucket: ArrayLike) -> tuple[float, f
     return mean, math.sqrt(float(np.cumsum(deviation * deviation * weight)[-1]) / total)
 
 
-# --- V2 encoding ----------------------------------------------------------------------------
-
-
 def encode(counts: Int64Array) -> bytes:
     """Return a dense histogram in V2 compressed form in base64, as HdrHistogram tools read it."""
     histogram = HdrHistogram(LOWEST_NS, HIGHEST_NS, SIGNIFICANT_DIGITS)
@@ -155,8 +143,6 @@ def encode(counts: Int64Array) -> bytes:
         histogram.set_internal_tacking_values(int(used[0]), int(used[-1]), int(counts.sum()))
     return bytes(histogram.encode())
 
-
-# --- histogram log, format version 1.3 ------------------------------------------------------
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

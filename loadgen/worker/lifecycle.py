@@ -116,8 +116,6 @@ class Lifecycle:
         self._events, self._control_bytes = (fleet.held["totals"][name] for name in names)
         self._redeliver_some = kernels.redeliver
 
-    # --- what the kernels left ----------------------------------------------------------------
-
     def _handle_events(self) -> None:
         """Handle every event that the kernels queued."""
         fleet = self._fleet
@@ -220,8 +218,6 @@ class Lifecycle:
             )
             self._protocol_error(connection, f"the broker sent {name}, which was not requested")
 
-    # --- accepted -----------------------------------------------------------------------------
-
     def _on_connack(self, connection: int, packet: ConnAck, data: bytes) -> None:
         fleet = self._fleet
         if packet.reason_code != 0:
@@ -278,8 +274,6 @@ class Lifecycle:
         usual.acknowledge_every = device.acknowledge_every
         usual.connack_bytes = len(data)
         fleet.connacks[device.group, : len(data)] = np.frombuffer(data, np.uint8)
-
-    # --- lost ---------------------------------------------------------------------------------
 
     def lost(self, connection: int, reason: str, *, refused: bool = False) -> None:
         """Handle a connection that was lost, could not be made, or whose CONNACK is `refused`."""
@@ -343,8 +337,6 @@ class Lifecycle:
         self.disconnect(connection, _LEFT)
         self._fleet.devices[connection].due_ns = until_ns
         self.connector.return_at(connection, until_ns)
-
-    # --- back again ---------------------------------------------------------------------------
 
     def _resume(self, connection: int, session_present: bool) -> None:
         """Restore the subscription of a reconnected device, and repeat unacknowledged messages."""

@@ -211,8 +211,6 @@ class Streams:
         except (OSError, InvalidHandshake, UsageError) as error:
             self._failed(connection, _reason(error))
 
-    # --- connecting ---------------------------------------------------------------------------
-
     def _go_on_opening(self, connection: int) -> None:
         opening = self._opening.get(connection)
         if opening is None:
@@ -258,8 +256,6 @@ class Streams:
         if self._target_of(connection).transport not in ("tls", "wss"):
             return None
         return self.handshakes.context_of(int(self.fleet.device[connection]))
-
-    # --- reading ------------------------------------------------------------------------------
 
     def _read(self, connection: int, flags: int) -> None:
         """Read from a connection a few times; list it in `ready` if there may be more."""
@@ -314,8 +310,6 @@ class Streams:
         if not self._flags[connection] & BLOCKED:
             with suppress(*_NOT_NOW):
                 link.send(b"")
-
-    # --- the end ------------------------------------------------------------------------------
 
     def close(self, connection: int) -> bool:
         """Close a connection or stop opening it; return False if its socket is not ours."""

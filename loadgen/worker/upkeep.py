@@ -144,9 +144,6 @@ def _by_churn(fleet: PlannedFleet, start_ns: int, end_ns: int, random: Random) -
             yield left_ns, away_until[row], row, False
 
 
-# --- doubts ------------------------------------------------------------------------------------
-
-
 def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
     """Return a function that settles the doubts of some pairs, of all of them in a second.
 

@@ -109,9 +109,6 @@ def _called_by_workers(fleet: PlannedFleet) -> Sequence[Step]:
     )
 
 
-# --- the first run -----------------------------------------------------------------------------
-
-
 def _compile(steps: Sequence[Step], report: Report) -> None:
     """Make the calls in other processes, which store the code that they compile.
 

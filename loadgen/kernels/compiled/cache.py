@@ -111,9 +111,6 @@ def _compile(dispatcher: Any, suffix: str, signature: Any) -> Any:
         return dispatcher.overloads[arguments].entry_point
 
 
-# --- files -------------------------------------------------------------------------------------
-
-
 def cache_directory() -> Path:
     """Return the directory that contains one directory for each version."""
     if config.CACHE_DIR:
