@@ -262,7 +262,7 @@ def _encode_auth(packet: packets.Auth, version: int) -> bytes:
     return b"" if packet.reason_code == 0 and properties == b"\0" else reason + properties
 
 
-_ENCODERS: Final[dict[type, Callable[[Any, int], bytes]]] = {
+_ENCODERS: Final[dict[type[Packet], Callable[[Any, int], bytes]]] = {
     packets.Connect: _encode_connect,
     packets.ConnAck: _encode_connack,
     packets.Publish: _encode_publish,

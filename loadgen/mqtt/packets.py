@@ -5,7 +5,7 @@ Fields have the names of the spec. A field that a version of MQTT lacks must hav
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from loadgen.mqtt import constants
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
@@ -22,8 +22,13 @@ class Will:
     properties: Properties = NO_PROPERTIES
 
 
+class Packet:
+    __slots__ = ()
+    packet_type: ClassVar[int]
+
+
 @dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Packet):
     """Spec 3.1. `clean_start` is named Clean Session in MQTT 3.1.1; the password is never shown."""
 
     packet_type: ClassVar[int] = constants.CONNECT
@@ -39,7 +44,7 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnAck:
+class ConnAck(Packet):
     """Spec 3.2. In MQTT 3.1.1 `reason_code` is the return code."""
 
     packet_type: ClassVar[int] = constants.CONNACK
@@ -50,7 +55,7 @@ class ConnAck:
 
 
 @dataclass(frozen=True, slots=True)
-class Publish:
+class Publish(Packet):
     """Spec 3.3. `packet_id` is 0 exactly when `qos` is 0."""
 
     packet_type: ClassVar[int] = constants.PUBLISH
@@ -65,7 +70,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class _Acknowledgement:
+class _Acknowledgement(Packet):
     packet_id: int
     reason_code: int = 0
     properties: Properties = NO_PROPERTIES
@@ -103,7 +108,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(Packet):
     packet_type: ClassVar[int] = constants.SUBSCRIBE
 
     packet_id: int
@@ -112,7 +117,7 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class SubAck:
+class SubAck(Packet):
     """Spec 3.9. One reason code for each Topic Filter, in its order."""
 
     packet_type: ClassVar[int] = constants.SUBACK
@@ -123,7 +128,7 @@ class SubAck:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsubscribe:
+class Unsubscribe(Packet):
     packet_type: ClassVar[int] = constants.UNSUBSCRIBE
 
     packet_id: int
@@ -132,7 +137,7 @@ class Unsubscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class UnsubAck:
+class UnsubAck(Packet):
     """Spec 3.11. MQTT 3.1.1 has no reason codes here."""
 
     packet_type: ClassVar[int] = constants.UNSUBACK
@@ -143,17 +148,17 @@ class UnsubAck:
 
 
 @dataclass(frozen=True, slots=True)
-class PingReq:
+class PingReq(Packet):
     packet_type: ClassVar[int] = constants.PINGREQ
 
 
 @dataclass(frozen=True, slots=True)
-class PingResp:
+class PingResp(Packet):
     packet_type: ClassVar[int] = constants.PINGRESP
 
 
 @dataclass(frozen=True, slots=True)
-class Disconnect:
+class Disconnect(Packet):
     packet_type: ClassVar[int] = constants.DISCONNECT
 
     reason_code: int = 0
@@ -161,29 +166,10 @@ class Disconnect:
 
 
 @dataclass(frozen=True, slots=True)
-class Auth:
+class Auth(Packet):
     """Spec 3.15; MQTT 5 only."""
 
     packet_type: ClassVar[int] = constants.AUTH
 
     reason_code: int = 0
     properties: Properties = NO_PROPERTIES
-
-
-Packet: TypeAlias = (
-    Connect
-    | ConnAck
-    | Publish
-    | PubAck
-    | PubRec
-    | PubRel
-    | PubComp
-    | Subscribe
-    | SubAck
-    | Unsubscribe
-    | UnsubAck
-    | PingReq
-    | PingResp
-    | Disconnect
-    | Auth
-)
