@@ -100,7 +100,7 @@ class Forkserver:
     def start(self, row: int) -> tuple[socket.socket, int]:
         """Return (our end of the channel, pid) of a new worker."""
         ours, theirs = socket.socketpair()
-        message = orjson.dumps({"start": row})
+        message = orjson.dumps({"start": row, "row": row})
         socket.send_fds(self.control, [message], [theirs.fileno()])
         theirs.close()
         return ours, int(self.wait_for("started", started=row)["pid"])
