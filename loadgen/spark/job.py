@@ -19,7 +19,7 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.scratch import scratch_directory
 from loadgen.spark.aggregate import RunViews, views_of_runs
 from loadgen.spark.remote import is_url, open_remote
-from loadgen.spark.session import NO_OPTIONS, SETTINGS, Progress, open_session, silent, watched
+from loadgen.spark.session import NO_OPTIONS, SETTINGS, Progress, open_session, watched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def make_scorecards(
     master: str = "local[*]",
     *,
     spark: "SparkSession | Mapping[str, str]" = NO_OPTIONS,
-    progress: Progress = silent,
+    progress: Progress = lambda _text: None,
     then: "Callable[[SparkSession, list[ScoreCard]], None] | None" = None,
 ) -> list[ScoreCard]:
     """Return a score card for each run directory, in the order given; nothing is written.

@@ -45,10 +45,6 @@ _LOOK_S = 0.5
 Progress = Callable[[str], None]
 
 
-def silent(_text: str) -> None:
-    """Discard the progress."""
-
-
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
