@@ -27,7 +27,7 @@ from loadgen.run.environment import CALIBRATION_SCHEMA
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.monitor import Monitor, RunOutput
+from loadgen.run.monitor import Monitor
 from loadgen.run.phases import PhaseRunner
 from loadgen.run.progress import Progress, Snapshot, silent
 from loadgen.run.run_state import RunState
@@ -82,8 +82,8 @@ async def play(plan: Plan, interrupt: Interrupt | None = None) -> Played:
     with scratch_directory("play") as scratch:
         directory = claim(scratch / "run")
         events = EventLog(directory)
-        record = RunOutput(run, time.monotonic_ns(), events, IntervalWriter(directory, run))
-        monitor = Monitor(plan, record, silent)
+        intervals = IntervalWriter(directory, run, time.monotonic_ns())
+        monitor = Monitor(plan, events, intervals, silent)
         try:
             async with start_workers(len(plan.workers), monitor.on_frame) as pool:
                 await PhaseRunner(plan, pool, monitor, interrupt or Interrupt()).play()

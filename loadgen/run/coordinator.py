@@ -100,7 +100,7 @@ async def _in_window(context: RunContext) -> None:
     if crash is None:
         return
     await asyncio.sleep(plan.phases.duration_s / 2 if crash.after_s is None else crash.after_s)
-    events = monitor.record.events
+    events = monitor.events
     if crash.victim == "consumer":
         with suppress(LoadgenError, OSError):  # what goes wrong here shows in the run itself
             broken.update(await cut_off_consumer(phases.pool, plan, events))

@@ -40,18 +40,21 @@ _RENAME_EXCHANGE = 2  # <linux/fs.h>
 
 
 class IntervalWriter:
-    """Writes intervals/part-SSSSSS.parquet, S being the seconds since the run's anchor."""
+    """Writes intervals/part-SSSSSS.parquet, S being the seconds since the run's anchor.
 
-    def __init__(self, directory: Path, run: str) -> None:
+    The seconds of a run begin at `anchor_ns` (CLOCK_MONOTONIC).
+    """
+
+    def __init__(self, directory: Path, run: str, anchor_ns: int = 0) -> None:
+        self.run, self.anchor_ns = run, anchor_ns
         self._directory = directory / "intervals"
-        self._run = run
         self._parts = -1
 
     def write(self, second: int, rows: Sequence[Interval]) -> None:
         if not rows:
             return
         self._parts = max(second, self._parts + 1)
-        table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self._run.encode()})
+        table = to_table(rows).replace_schema_metadata({RUN_METADATA_KEY: self.run.encode()})
         with replacing(self._directory / f"part-{self._parts:06d}.parquet") as hidden:
             pq.write_table(table, hidden, compression="zstd")
 

@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from loadgen.judge.backlog import BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S, BacklogSample
@@ -52,16 +52,6 @@ SILENCE_LIMIT_S = 20.0
 core."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunOutput:
-    """The files of a run. Its seconds begin at `anchor_ns` (CLOCK_MONOTONIC)."""
-
-    run: str
-    anchor_ns: int
-    events: EventLog
-    intervals: IntervalWriter
-
-
 class Monitor:
     """The reports of the workers of one run, collected in `state`.
 
@@ -72,13 +62,14 @@ class Monitor:
     def __init__(
         self,
         plan: Plan,
-        record: RunOutput,
+        events: EventLog,
+        intervals: IntervalWriter,
         progress: Progress,
         *,
         ends_when_certain: Collection[bool] = (),
     ) -> None:
         self.state = state_before(plan)
-        self.record = record
+        self.events, self.intervals = events, intervals
         self.page = private_page(0, 0)
         self.marks: SubscriptionMarks | None = None
         self.window_began = asyncio.Event()
@@ -133,12 +124,12 @@ class Monitor:
                 case {"window_end": end}:
                     self.owed_at_window_end[row] = int(end)
         except (KeyError, TypeError, ValueError) as error:
-            self.record.events.write("bad_frame", f"{type(error).__name__}: {error}", row)
+            self.events.write("bad_frame", f"{type(error).__name__}: {error}", row)
 
     def _add(self, row: int, interval: Interval) -> None:
-        seen, record = self.state, self.record
+        seen = self.state
         host = self._plan.workers[row].host
-        known = replace(interval, run=record.run, host=host, worker=row)
+        known = replace(interval, run=self.intervals.run, host=host, worker=row)
         seen.tally.add(known)
         if seen.rate_steps is not None:
             seen.rate_steps.add(known)
@@ -152,7 +143,7 @@ class Monitor:
             self.exception.set()
         group = str(event.get("group") or "")
         device, time_ns = event.get("device"), int(event["time_ns"])
-        self.record.events.write(kind, detail, row, time_ns=time_ns, group=group, device=device)
+        self.events.write(kind, detail, row, time_ns=time_ns, group=group, device=device)
 
     def settle_lost(self, row: int) -> None:
         """Add what a lost worker had counted and could not report; after its last frame."""
@@ -164,7 +155,7 @@ class Monitor:
         now_ns = time.monotonic_ns()
         beat_ns = int(self.page.totals["beat_ns"][row]) or now_ns
         moment = Interval(
-            second=(beat_ns - self.record.anchor_ns) // NS,
+            second=(beat_ns - self.intervals.anchor_ns) // NS,
             time_ns=beat_ns,
             span_ns=now_ns - beat_ns,
         )
@@ -178,7 +169,7 @@ class Monitor:
         """Note the phase, which is to end at `end_ns`; return the moment."""
         self.phase, self._phase_end_ns = phase, end_ns
         now_ns = time.monotonic_ns()
-        self.record.events.write("phase", phase, time_ns=now_ns)
+        self.events.write("phase", phase, time_ns=now_ns)
         if phase in ("measure", "hold"):
             self.window_began.set()
         return now_ns
@@ -270,7 +261,7 @@ class Monitor:
             await self.flush()
             self._look_at_thresholds()
             # In step with the seconds of the rows: a killed run has all but the last one or two.
-            since_s = (time.monotonic_ns() - self.record.anchor_ns) / NS
+            since_s = (time.monotonic_ns() - self.intervals.anchor_ns) / NS
             await asyncio.sleep(BEAT_S - (since_s - _ROWS_S) % BEAT_S)
 
     async def sample_hosts(self, pool: WorkerPool) -> None:
@@ -287,8 +278,8 @@ class Monitor:
         if latest:
             self._p99_us = p99_us(latest)
         if rows:
-            second = (time.monotonic_ns() - self.record.anchor_ns) // NS
-            work = asyncio.to_thread(self.record.intervals.write, second, rows)
+            second = (time.monotonic_ns() - self.intervals.anchor_ns) // NS
+            work = asyncio.to_thread(self.intervals.write, second, rows)
             self._writing = asyncio.ensure_future(work)
             await self._written()
 

@@ -77,7 +77,7 @@ async def sent_metrics(
     every_ms = os.environ.get(_EVERY_MS, "")
     every_s = max(int(every_ms) / 1000, 0.1) if every_ms.isdecimal() else _DEFAULT_EVERY_S
     try:
-        async with sampled(send, partial(monitor.record.events.write, "otlp"), every_s):
+        async with sampled(send, partial(monitor.events.write, "otlp"), every_s):
             yield
     finally:
         exporter.shutdown()

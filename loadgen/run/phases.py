@@ -135,7 +135,7 @@ class PhaseRunner:
                             await self._subscribe()
                     await (self._exchange() if self._state.messages else self._hold())
                 except _CutError:
-                    monitor.record.events.write("cut", self._state.ending or "")
+                    monitor.events.write("cut", self._state.ending or "")
                 except LoadgenError:
                     await self._stop()
                     raise
@@ -147,9 +147,9 @@ class PhaseRunner:
             monitor.settle_lost(loss.worker)
         await monitor.flush()
         for loss in pool.losses:
-            monitor.record.events.write("worker_lost", loss.detail, loss.worker)
+            monitor.events.write("worker_lost", loss.detail, loss.worker)
             if loss.last_words:
-                monitor.record.events.write("worker_said", loss.last_words, loss.worker)
+                monitor.events.write("worker_said", loss.last_words, loss.worker)
         return lent
 
     async def _configure(self, directory: "TemporaryDirectory[str]") -> None:
@@ -161,9 +161,9 @@ class PhaseRunner:
         await self._step(
             self.pool.ask_all(
                 "configure",
-                run=monitor.record.run,
+                run=monitor.intervals.run,
                 workers=len(plan.workers),
-                anchor_ns=monitor.record.anchor_ns,
+                anchor_ns=monitor.intervals.anchor_ns,
                 live=str(path),
                 plan=orjson.Fragment(orjson.dumps(document_of(plan))),  # once for all
                 each=[{"worker": worker.worker} for worker in plan.workers],
@@ -178,14 +178,14 @@ class PhaseRunner:
         assert before.connected is not None
         now_ns = monitor.enter("configure")
         self.pool.begin(previous.page)
-        anchor_ns = monitor.record.anchor_ns
+        anchor_ns = monitor.intervals.anchor_ns
         plan = orjson.Fragment(orjson.dumps(document_of(self.plan)))
         answers = await self._step(self.pool.ask_all("renew", anchor_ns=anchor_ns, plan=plan))
         monitor.page, monitor.marks = previous.page, previous.marks
         done = sum(int(answer["connected"]) for answer in answers)
         lost = before.connected.done - done
         failures = {"the connection was lost between two runs": lost} if lost else {}
-        run = before.connected.kept_from or previous.record.run
+        run = before.connected.kept_from or previous.intervals.run
         seen.connected = Outcome(done, failures, now_ns, now_ns, kept_from=run)
         seen.subscribed = before.subscribed and replace(before.subscribed, kept_from=run)
         self._note_failures("connect_failed", seen.connected)
@@ -260,7 +260,7 @@ class PhaseRunner:
             monitor.watch_window(measure_ns, end_ns)
             for step, judged in zip(steps.steps, steps.bounds, strict=True):
                 share = f"{step.share * 100:.6g}%"
-                monitor.record.events.write("rate_step", f"{share} of the target rate")
+                monitor.events.write("rate_step", f"{share} of the target rate")
                 for moment_ns in judged:
                     await self._until(moment_ns)
                     steps.bound(monitor.live_sample())
@@ -442,5 +442,5 @@ class PhaseRunner:
 
     def _note_failures(self, kind: str, outcome: Outcome) -> None:
         for reason, count in outcome.failures.items():
-            self.monitor.record.events.write(kind, f"{count} devices: {reason}")
+            self.monitor.events.write(kind, f"{count} devices: {reason}")
             self.monitor.exception.set()

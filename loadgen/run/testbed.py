@@ -32,7 +32,7 @@ from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.hosts.worker_pool import start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter, compact
-from loadgen.run.monitor import Monitor, RunOutput
+from loadgen.run.monitor import Monitor
 from loadgen.run.phases import PhaseRunner, stop_timeout_s
 from loadgen.run.power_log import sampled_power
 from loadgen.run.progress import Progress, Snapshot, reported, silent
@@ -190,9 +190,8 @@ class Testbed:
         progress(Snapshot("workers"))
         if plan.report_every_s is not None:
             progress = reported(progress, events, plan.report_every_s)
-        intervals = IntervalWriter(directory, document.run)
-        record = RunOutput(document.run, document.anchor_ns, events, intervals)
-        monitor = Monitor(plan, record, progress, ends_when_certain=ends_when_certain)
+        intervals = IntervalWriter(directory, document.run, document.anchor_ns)
+        monitor = Monitor(plan, events, intervals, progress, ends_when_certain=ends_when_certain)
         # Few runs need the imports of live figures.
         about = {"run": document.run, "case": scenario.case, "broker": broker.name}
         if scenario.metrics is not None:

@@ -38,7 +38,7 @@ def free_address() -> str:
 @contextmanager
 def watched(directory: Path = Path()) -> Iterator[tuple[Plan, Monitor, str]]:
     plan = fitted_plan("fanin", devices=3, qos=1)
-    monitor = Monitor(plan, Mock(), lambda _: None)
+    monitor = Monitor(plan, Mock(), Mock(), lambda _: None)
     address = free_address()
     about = {"run": "r", "case": "fanin", "broker": 'a"\\b\nc'}
     with served_metrics(address, plan, monitor, about, directory):

@@ -137,7 +137,7 @@ async def test_a_collector_that_goes_away_is_an_event_and_no_failure(
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "100")
     noted: list[tuple[str, ...]] = []
     with watched() as (plan, monitor, _):
-        monkeypatch.setattr(monitor.record.events, "write", lambda *event: noted.append(event))
+        monkeypatch.setattr(monitor.events, "write", lambda *event: noted.append(event))
         async with sent_metrics(receiver.url, plan, monitor, ABOUT):
             receiver.status = 400
             while not noted:

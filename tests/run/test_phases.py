@@ -20,7 +20,7 @@ from loadgen.plan.plan import PhasePlan, Plan
 from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter
-from loadgen.run.monitor import Monitor, RunOutput
+from loadgen.run.monitor import Monitor
 from loadgen.run.phases import (
     PhaseRunner,
     connecting_at_once,
@@ -77,8 +77,8 @@ def monitored(
     directory: Path, plan: Plan | None = None, writer: type[IntervalWriter] = IntervalWriter
 ) -> Iterator[Monitor]:
     events = EventLog(directory)
-    record = RunOutput("r", time.monotonic_ns(), events, writer(directory, "r"))
-    yield Monitor(plan or plan_of(), record, lambda snapshot: None)
+    intervals = writer(directory, "r", time.monotonic_ns())
+    yield Monitor(plan or plan_of(), events, intervals, lambda snapshot: None)
     events.close()
 
 
@@ -97,8 +97,9 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
         directory = claim(tmp_path / "run")
         events = EventLog(directory, ["s3cret"])
         snapshots: list[Snapshot] = []
-        record = RunOutput("run-1", time.monotonic_ns(), events, IntervalWriter(directory, "run-1"))
-        monitor = Monitor(plan, record, snapshots.append, ends_when_certain=ends_when_certain)
+        intervals = IntervalWriter(directory, "run-1", time.monotonic_ns())
+        certain = {"ends_when_certain": ends_when_certain}
+        monitor = Monitor(plan, events, intervals, snapshots.append, **certain)
         workers = len(plan.workers)
         async with start_workers(workers, monitor.on_frame, entry=ENTRY) as pool:
             played = Played(monitor.state, directory, pool, snapshots)
