@@ -41,7 +41,6 @@ def card(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> ScoreCar
 
 
 def document(card: ScoreCard, run: str, day: str, value: float, **changes: Any) -> dict[str, Any]:
-    """Return a card of another run and day, whose first row has this value."""
     found: dict[str, Any] = orjson.loads(orjson.dumps(card_document(card), default=dict))
     found["run"] |= {"id": run, "started": f"{day}T12:00:00Z"} | changes
     found["rows"][0]["value"] = value

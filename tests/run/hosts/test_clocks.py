@@ -23,7 +23,6 @@ def quiet() -> tuple[float, float]:
 
 
 def busy(seed: int) -> Delays:
-    """Return delays with a floor, and now and then a long one, each way by itself."""
     chance = random.Random(seed)
 
     def delay() -> float:
