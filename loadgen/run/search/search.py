@@ -401,7 +401,8 @@ def step_scenario(spec: Search, probe: Probe) -> Scenario:
     }
     if spec.has_short_steps:
         changes["duration"] = min(scenario.duration, STEP_S)
-        changes["warmup"] = min(scenario.warmup, STEP_WARMUP_S)
+        half_s = (spec.step_s or STEP_S) / 2
+        changes["warmup"] = min(scenario.warmup, STEP_WARMUP_S, half_s)
     if spec.step_s is not None:
         changes["duration"] = spec.step_s
     return vary(scenario, changes)

@@ -328,9 +328,9 @@ def test_scenario_of_a_step() -> None:
     scenario = step_scenario(what, Probe(1234.5, "raise"))
     assert (scenario.rate, scenario.latency_bound) == (1234.5, 0.1)
     assert (scenario.duration, scenario.warmup) == (5, 1)
-    short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=2.0)
-    assert step_scenario(short, Probe(1000, "raise")).duration == 2
-    assert step_scenario(short, Probe(1000, "confirm")).duration == 2
+    short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=1.0)
+    assert step_scenario(short, Probe(1000, "raise")).warmup == 0.5
+    assert step_scenario(short, Probe(1000, "confirm")).duration == 1
     assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
     burst = build_scenario("connburst", None, {"duration": 9})
     connects = Search(burst, aim_for(burst, "rate"), what.require)
