@@ -251,10 +251,12 @@ async def search(
 def _next_step(spec: Search, steps: Sequence[SearchStep]) -> Probe | Limit:
     tried, left = [step.tried for step in steps], STEPS_LIMIT
     if spec.limit_s is not None and steps:
-        # The next step takes longer in the ratio of the last two.
-        before_s, last_s = steps[-2:][0].seconds, steps[-1].seconds
-        next_s = max(before_s, min(last_s**2 / before_s, last_s * GROWTH))
-        left = int((spec.limit_s - sum(step.seconds for step in steps)) / next_s)
+        took_s = [step.seconds for step in steps]
+        next_s = sum(took_s) / len(took_s)
+        if tried[-1].valid:  # a higher load takes longer, in the ratio of the last two
+            before_s, last_s = took_s[-2:][0], took_s[-1]
+            next_s = max(before_s, min(last_s**2 / before_s, last_s * GROWTH))
+        left = int((spec.limit_s - sum(took_s)) / next_s)
         if any(one.valid for one in tried) and not any(one.purpose in CONFIRMS for one in tried):
             left = max(left, 1)
     return next_step(spec.aim, tried, max(left, 0))

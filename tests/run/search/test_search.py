@@ -278,6 +278,15 @@ async def test_a_search_whose_time_is_up_confirms_what_held(
     assert more.limit is not None and more.limit.ended == "confirmed"
 
 
+async def test_a_failed_step_that_took_long_leaves_time_to_close_in(
+    runs: FakeRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter((*range(0, 45, 5), 60.0, *range(65, 1000, 5)))  # 20 s for the fifth step
+    monkeypatch.setattr(play, "time", SimpleNamespace(monotonic=times.__next__))
+    result = await search(replace(wanted(), limit_s=80.0), tmp_path / "s")
+    assert [step.tried.load for step in result.steps[4:7]] == [19_530, 12_350, 9822]
+
+
 async def test_a_search_goes_on_with_more_steps(runs: FakeRuns, tmp_path: Path) -> None:
     """It plays what one with that many steps would have played, and none of it twice."""
     whole = await search(wanted(most_steps=15), tmp_path / "whole")
