@@ -160,5 +160,5 @@ def test_storage_is_said_as_it_is_configured(tmp_path: Path) -> None:
     assert "acknowledges a message before it stores it" in text and "every 5 s" in text
     assert "autosave_on_changes false\nautosave_interval 5\n" in config
     text, config = said(persistence=True, save_each=True)
-    assert "acknowledges a message before it stores it" in text and "after each turn" in text
+    assert "acknowledges a message before it stores it" in text and "after each pass" in text
     assert "autosave_on_changes true\nautosave_interval 1\n" in config
