@@ -1,10 +1,11 @@
 """The report of one run or of several: the answer first, then a section for each run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
 
+from loadgen.plan.reading import objects, part, text
 from loadgen.plan.tables import Cell, DataTable
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.compare import Comparison, Line, regressions
@@ -133,16 +134,23 @@ def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
     days = sorted({str(run.started)[:10] for run in runs if run.started})
     programs = dict.fromkeys(run.program for run in runs if run.program)
     lines = [", ".join(programs), " to ".join(dict.fromkeys(days[:1] + days[-1:]))]
-    lines += dict.fromkeys([*map(_host, runs), *map(_broker, runs)])
+    hosts = [_host(*host) for card in cards for host in load_hosts(card)]
+    lines += dict.fromkeys([*hosts, *map(_broker, runs)])
     lines = [line for line in lines if line]
     if more := len(lines[_MOST_ABOUT_LINES:]):
         lines = [*lines[:_MOST_ABOUT_LINES], f"and {more} more, see each run"]
     return [Paragraph(line, "muted") for line in lines]
 
 
-def _host(run: Run) -> str:
-    environment = run.environment
-    host = environment.get("host")
+def load_hosts(card: ScoreCard) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the name and the environment of each host that made the load of a run."""
+    agents = objects(card.details.get("load_hosts"))
+    environment = card.run.environment
+    here = [(text(environment, "host"), environment)]
+    return [(text(agent, "name"), part(agent, "environment")) for agent in agents] or here
+
+
+def _host(host: str, environment: Mapping[str, Any]) -> str:
     cores, memory = environment.get("cores"), environment.get("memory_bytes")
     parts = (
         environment.get("cpu_model"),

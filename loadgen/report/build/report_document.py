@@ -16,7 +16,7 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import count, objects, part, text
 from loadgen.plan.tables import Cell, DataTable, TableCell
-from loadgen.report.build.cards_report import about_lines, is_local
+from loadgen.report.build.cards_report import about_lines, is_local, load_hosts
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.published_rows import conditions_of
 from loadgen.report.build.rows import DATA, table
@@ -388,7 +388,8 @@ def _load_hosts(cards: Sequence[ScoreCard]) -> Iterator[Block]:
     def costs(setting: Mapping[str, Any]) -> str:
         return text(setting, "detail") if setting.get("effect") == "costs" else ""
 
-    checked = [tuning for card in cards if (tuning := part(card.run.environment, "tuning"))]
+    environments = [environment for card in cards for _, environment in load_hosts(card)]
+    checked = [tuning for each in environments if (tuning := part(each, "tuning"))]
     differences = [objects(tuning.get("differences")) for tuning in checked]
     if not checked:
         return

@@ -405,12 +405,14 @@ def test_every_rendering_has_the_sections(tmp_path: Path) -> None:
     path = directory / "run.json"
     document = orjson.loads(path.read_bytes())
     document["observed"]["fanout"] = QUEUE | BRIDGE
-    document["hosts"] = [{"host": 0, "name": "<i>", "sent": 4_321, "clock": {"bound_ns": 8_765}}]
+    host = {"host": 0, "name": "<i>", "sent": 4_321, "environment": {"cores": 7}}
+    document["hosts"] = [host | {"clock": {"bound_ns": 8_765}}]
     path.write_bytes(orjson.dumps(document))
     card = summarize_run(directory)
     page, text, document, _ = make.rendered(card)
     for words in ("Next to the published score card", "Spread over the consumers", "Load hosts"):
         assert words in page and words in text
+    assert "Load host &lt;i&gt;: 7 cores" in page
     assert "4,321" in page and "4,321" in text and "Host 0 (&lt;i&gt;)" in page
     assert "8765" in page and document["load_hosts"][0]["clock"]["bound_ns"] == 8_765
     assert "mqtt://&lt;i&gt;" in page and "mqtt://<i>" not in page
