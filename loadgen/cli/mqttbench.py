@@ -18,7 +18,7 @@ from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.mqtt.topics import is_wild
 from loadgen.plan.groups import pattern_fault
-from loadgen.plan.scenario import Scenario, to_toml, toml_lines
+from loadgen.plan.scenario import Scenario, toml_lines
 from loadgen.plan.units import shown
 from loadgen.sentences import CLI_TEXT, read_table
 
@@ -167,10 +167,11 @@ def import_clients(document: object, clients_file: str | None = None) -> Importe
     declared = CASES[case].scenario.fields()
     written = {name: value for name, value in fields.items() if value != declared[name].default}
     scenario = build_scenario(case, None, written)
+    keys = {"case", *written} - {"group"}
+    plain = {name: value for name, value in scenario.plain().items() if name in keys}
     return ImportedScenario(
         scenario=scenario,
-        toml=to_toml(scenario, {"case", *written} - {"group"})
-        + "".join(f"\n[[group]]\n{toml_lines(table)}" for table in tables),
+        toml=toml_lines(plain) + "".join(f"\n[[group]]\n{toml_lines(table)}" for table in tables),
         clients=tuple((c.name or f"device-{c.number}", *c.login) for c in listed),
         notes=tuple(_notes(clients, unlisted, clients_file, treated["left_out"])),
     )

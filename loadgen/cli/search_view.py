@@ -68,12 +68,8 @@ def search_lines(
 ) -> list[str]:
     """Return the limit, the figures at it, and unless brief, the steps and where the files are."""
     assert result.limit is not None
-    case, out, limit, best = (
-        result.search.scenario.case,
-        result.directory,
-        result.limit,
-        result.best,
-    )
+    case, out = result.search.scenario.case, result.directory
+    limit, best = result.limit, result.best
     broker = () if card is None else (card.run.broker_name, card.run.protocol)
     answer = answer_lines(
         result.exit_status == 0,

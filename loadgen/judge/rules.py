@@ -253,11 +253,8 @@ def latency_unmeasured(service: Service) -> Found:
 
 
 def latency_exceeded(service: Service) -> Found:
-    p99_us, bound_us, skew_us = (
-        service.latency_p99_us,
-        service.latency_bound_us,
-        service.clock_skew_us,
-    )
+    p99_us, skew_us = service.latency_p99_us, service.clock_skew_us
+    bound_us = service.latency_bound_us
     if bound_us is not None and p99_us is not None and p99_us + skew_us > bound_us:
         yield {"p99_us": p99_us, "skew_us": skew_us or None, "bound_us": bound_us}
 

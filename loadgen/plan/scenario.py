@@ -502,19 +502,10 @@ def read_toml(
         raise ScenarioError(PLAN_TEXT.NOT_TOML(source=source, reason=problem[:120])) from None
 
 
-def to_toml(scenario: Scenario, only: Collection[str] = ()) -> str:
-    """Write the scenario, or `only` some of its fields, as TOML without passwords."""
-    return toml_lines(
-        {
-            name: value
-            for name, value in scenario.plain().items()
-            if value is not None and (not only or name in only)
-        }
-    )
-
-
 def toml_lines(values: Mapping[str, object]) -> str:
-    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in values.items())
+    """Return the lines of a TOML file with these values, None for those that are left out."""
+    given = ((name, value) for name, value in values.items() if value is not None)
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in given)
 
 
 def _toml_value(value: object) -> str:
