@@ -50,16 +50,9 @@ def check_power_logs(scenario: Scenario) -> None:
 def score(directory: Path, scenario: Scenario) -> ScoreCard:
     """Return the score card of a run directory, and write it there in every rendering."""
     rack_units: Any = scenario.plain().get("rack_units")
+    how = {name: getattr(scenario, name) for name in LOG_OPTIONS}
     try:
-        card = summarize_run(
-            directory,
-            scenario.pdu,
-            scenario.pdu_timezone,
-            rack_units,
-            pdu_columns=scenario.pdu_columns,
-            pdu_offset=scenario.pdu_offset,
-            pdu_format=scenario.pdu_format,
-        )
+        card = summarize_run(directory, scenario.pdu, rack_units=rack_units, **how)
     except PowerLogError:
         # A faulty log must not withhold the score card of a run.
         write_report(report_of([summarize_run(directory, rack_units=rack_units)]), directory)
