@@ -48,7 +48,7 @@ class Kind:
     ciphers: str | None = None
 
     def tls(self, authority: Path) -> Tls:
-        return Tls(str(authority), minimum=self.version, maximum=self.version, ciphers=self.ciphers)
+        return Tls(str(authority), version=self.version, ciphers=self.ciphers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def rate_step_lines(steps: Sequence[RateStepVerdict]) -> list[str]:
         p99 = "" if p99_us is None else f", p99 {duration(p99_us)}"
         why = "; ".join(f"{reason.code}: {reason.detail}" for reason in step.verdict.reasons)
         lines.append(
-            f"step {number}: {step.step.share * 100:.6g}% {step.rate:,.10g}/s  "
+            f"step {number}: {step.step.share * 100:.6g}% {facts.schedule.target_rate:,.10g}/s  "
             f"{'VALID' if step.verdict.valid else 'INVALID'}, "
             f"sent {facts.on_time / (facts.window_s or 1.0):,.0f}/s, owed {step.owed:,}{p99}"
             f"{'; ' if why else ''}{why}"

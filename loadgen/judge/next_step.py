@@ -333,16 +333,15 @@ def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Pr
     """Return the step that closes in best, strictly between the two loads."""
     hint = next(step.served for step in reversed(tried) if step.load == above)
     hints = sum(step.purpose == "close in" for step in tried)
-    middle = math.sqrt(below * above)
+    load = middle = math.sqrt(below * above)
     if hint is not None and hint < above / (1 + aim.precision) and hints < HINTS:
-        guess = hint / (1 + aim.precision / 2)
-        if guess <= below * (1 + aim.precision / 4):
+        load = hint / (1 + aim.precision / 2)
+        if load <= below * (1 + aim.precision / 4):
             # The load that held is the one the broker served: try one just above it.
-            guess = below * (1 + aim.precision) * 0.998
+            load = below * (1 + aim.precision) * 0.998
             if below > hint * (1 + aim.precision):
-                guess = middle
-        return Probe(_inside(aim, guess, below, above), "close in")
-    return Probe(_inside(aim, middle, below, above), "close in")
+                load = middle
+    return Probe(_inside(aim, load, below, above), "close in")
 
 
 def _inside(aim: Aim, load: float, below: float, above: float) -> float:
@@ -355,10 +354,8 @@ def _inside(aim: Aim, load: float, below: float, above: float) -> float:
 
 def _tidy(aim: Aim, load: float) -> float:
     """Round the load as it is tried and shown: to an integer, or a few digits."""
-    if not aim.integral:
-        load = float(f"{load:.{DIGITS}g}")
-    else:
-        load = float(round(load)) if load < 10**DIGITS else float(f"{load:.{DIGITS}g}")
+    exact = aim.integral and load < 10**DIGITS
+    load = float(round(load)) if exact else float(f"{load:.{DIGITS}g}")
     return min(aim.highest, max(aim.lowest, load))
 
 

@@ -14,7 +14,6 @@ class RateStepVerdict:
     """The result of one step, over its judged part."""
 
     step: RateStep
-    rate: float  # requested, in messages a second over all publishers
     facts: RunFacts
     owed: int  # messages that were left to the next step
     verdict: Verdict
@@ -22,15 +21,14 @@ class RateStepVerdict:
 
 def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
     """Return the verdict over a step, whose unsent messages count in the next step."""
-    target_rate = facts.schedule.target_rate
     late = JUDGE_TEXT.SENT_WITHIN_STEP(
-        sent=facts.begun, target=round(target_rate * facts.window_s), unsent=owed
+        sent=facts.begun, target=round(facts.schedule.target_rate * facts.window_s), unsent=owed
     )
     reasons = tuple(
         Reason(reason.code, late) if reason.code == "RATE_MISSED" else reason
         for reason in judge(facts).reasons
     )
-    return RateStepVerdict(step, target_rate, facts, owed, Verdict(reasons))
+    return RateStepVerdict(step, facts, owed, Verdict(reasons))
 
 
 def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:

@@ -157,8 +157,7 @@ class Tls:
     key_file: str | None = None
     passphrase: str | None = field(default=None, repr=False)  # of an encrypted key
     verify: bool = True  # the score card notes False
-    minimum: str | None = None
-    maximum: str | None = None
+    version: str | None = None  # the only one that is offered; None for all
     ciphers: str | None = None
     alpn: str | None = None
     resume: bool = False  # connections resume the TLS session of an earlier one

@@ -240,7 +240,7 @@ def _rate_step(verdict: RateStepVerdict) -> dict[str, Any]:
     facts = verdict.facts
     return {
         "share": verdict.step.share,
-        "rate": verdict.rate,
+        "rate": facts.schedule.target_rate,
         "seconds": facts.window_s,
         "sent": facts.begun,
         "expected": facts.messages.window.expected,

@@ -26,10 +26,8 @@ def tls_context(tls: Tls, device: int = 0) -> ssl.SSLContext:
     )
     options = "the --tls options"
     try:
-        if tls.minimum is not None:
-            context.minimum_version = _VERSIONS[tls.minimum]
-        if tls.maximum is not None:
-            context.maximum_version = _VERSIONS[tls.maximum]
+        if tls.version is not None:
+            context.minimum_version = context.maximum_version = _VERSIONS[tls.version]
         if tls.ciphers is not None:
             options = f"--tls-ciphers {tls.ciphers}"
             context.set_ciphers(tls.ciphers)

@@ -382,7 +382,7 @@ class TestContents:
         made = plan("fanin", targets=(Target("127.0.0.1", 8883, "tls"),), **flags)
         assert made.encrypted
         assert (made.tls.ca_file, made.tls.verify) == (trust.get("tls_ca"), "tls_ca" in trust)
-        assert made.tls.minimum == made.tls.maximum == "1.2"
+        assert made.tls.version == "1.2"
 
     def test_a_password_alone_needs_mqtt_5(self) -> None:
         with refused("PASSWORD_WITHOUT_USER"):

@@ -87,8 +87,7 @@ async def test_the_last_answer_says_what_was_negotiated(
     broker = await driver.broker(transport="tls")
     tls = Tls(
         str(certificates.authority),
-        minimum=tls_version,
-        maximum=tls_version,
+        version=tls_version,
         ciphers=cipher,
         resume=resume,
     )

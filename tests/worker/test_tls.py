@@ -25,7 +25,7 @@ def test_what_cannot_be_loaded_is_one_clear_error(fields: dict[str, Any]) -> Non
 
 def test_a_context_holds_what_was_asked(certificates: CertificateFiles) -> None:
     own, key = str(certificates.certificate), str(certificates.key)
-    context = tls_context(Tls(own, own, key, minimum="1.3", maximum="1.3"))
+    context = tls_context(Tls(own, own, key, version="1.3"))
     assert context.minimum_version == context.maximum_version == ssl.TLSVersion.TLSv1_3
     assert context.verify_mode == ssl.CERT_REQUIRED
     assert context.check_hostname
@@ -55,7 +55,7 @@ def test_writing_nothing_gives_back_what_session_tickets_took(
     certificates: CertificateFiles, server_context: ssl.SSLContext
 ) -> None:
     """Write nothing, as `Streams` does; an idle connection would keep 16 KB without it."""
-    context = tls_context(Tls(str(certificates.authority), minimum="1.3"))
+    context = tls_context(Tls(str(certificates.authority), version="1.3"))
     near, far = socket.socketpair()
     with near, far, ThreadPoolExecutor() as beside:
         accepted = beside.submit(server_context.wrap_socket, far, server_side=True)
