@@ -123,7 +123,7 @@ async def test_rate_steps_are_judged_on_their_own_and_nothing_is_forgiven(tmp_pa
         fields = {"rate": CEILING, "steps": "50%:2,150%:3,20%:4", "warmup": 0.5}
         result = await run(fanin(broker=url_of(broker), **fields), tmp_path / "run")
     first, second, third = result.steps
-    assert [one.rate for one in result.steps] == [1_500, 4_500, 600]
+    assert [one.facts.schedule.target_rate for one in result.steps] == [1_500, 4_500, 600]
     assert "BACKLOG_GROWS" in second.verdict.codes
     assert "BACKLOG_GROWS" not in first.verdict.codes + third.verdict.codes
     # Every message of the whole schedule was sent and arrived, whichever step it came in.
