@@ -40,6 +40,8 @@ def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     brokers = flags["sides"]
     _require_sides(brokers)
     scenario = options.read_scenario(case, {**flags, "broker": one_of(brokers)})
+    if scenario.broker_name is not None:
+        raise UsageError(CLI_TEXT.NAME_OF_SIDES(sides=len(brokers)))
     check_power_logs(scenario)
     axes = (("broker", tuple(brokers)),)
     grid = Sweep(scenario, axes, flags["repeat"], again=True, strict=True, folder=SIDES)

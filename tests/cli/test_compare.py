@@ -68,6 +68,7 @@ def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFix
 @pytest.mark.usefixtures("stand_in_workers")
 def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load = ("-n", "1", "fanin", "-d", "10", "-r", "100", "-t", "0.5", "--warmup", "0")
+    assert main(["compare", *BROKERS, *load, "--broker-name", "A"]) == 2
     status = main(["compare", *BROKERS, *load, "--json", "--quiet", f"--out={tmp_path / 'out'}"])
     document = json.loads(capsys.readouterr().out)
     assert status == (0 if document["verdict"]["valid"] else 1)

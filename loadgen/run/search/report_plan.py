@@ -29,7 +29,7 @@ WINDOWS_S = (900.0, 300.0, 120.0, 60.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
 REPEAT = 3  # runs of an item without a search; a search confirms by as many windows
 _STEPS = 12
-_STEP_OVERHEAD_S = 1.6
+_STEP_OVERHEAD_S = 2.1
 _SHARE_OF_WINDOW = 0.5
 _RUN_OVERHEAD_S = 5.0
 """The costs here were measured on two cores. A step that ends early takes half of its window."""
