@@ -12,7 +12,7 @@ import importlib
 __version__ = "0.2.0"
 
 PROGRAM = f"loadgen {__version__}"
-"""Name and version, as files and peers are told them."""
+"""Name and version, as in files and in messages to peers."""
 
 _VERBS = frozenset({"Result", "compare", "read", "search", "sweep"})
 

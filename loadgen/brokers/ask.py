@@ -385,7 +385,7 @@ async def _other_ways(
         for scheme, version in ways
     )
     if endpoint.tls:
-        # Bytes that meet a closed socket destroy the alert in which the peer gives its reason.
+        # Bytes sent to a socket that the peer closed would discard the alert with its reason.
         further += (BrokerConnection(endpoint, first.packet, first.tls_context, silent=True),)
     pending = running = {asyncio.ensure_future(other.connect()) for other in further}
     # The stack closes all of them even if this is cancelled.
@@ -433,7 +433,7 @@ def _explained(
         message = BROKER_TEXT.NOT_RUNNING if number == errno.ECONNREFUSED else BROKER_TEXT.NO_WAY
         cause = os.strerror(number) if number else str(error) or "cannot be reached"
         if isinstance(error, socket.gaierror):
-            # Its numbers are not the system's.
+            # Name look-ups have error numbers that `os.strerror` does not know.
             message, cause = BROKER_TEXT.NO_NAME, error.strerror or "the name is not known"
         return BrokerUnreachableError(message(where=where, cause=cause.lower()))
     for attempt in (first, *(other for other in further if other.silent)):

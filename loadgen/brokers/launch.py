@@ -1,7 +1,7 @@
 """Becomes another program that cannot outlive the process that requested it.
 
 Run by the interpreter with `-I -S` as `launch.py PARENT_PID PROGRAM ARGUMENT...`; the process
-identifier stays the same. In the child it is safe, which `preexec_fn` is not where threads run.
+identifier stays the same. Unlike `preexec_fn`, it is safe in a process with threads.
 """
 
 import ctypes

@@ -73,8 +73,8 @@ def mosquitto(settings: ProgramSettings) -> Program:
     program = find_mosquitto()
     if program is None:
         raise MissingProgramError(BROKER_TEXT.NO_MOSQUITTO())
-    # Its main loop writes the database after it has handled what the sockets brought, and with
-    # that has answered it (2.0.11, src/loop.c and src/handle_publish.c).
+    # Its main loop writes the database after it has answered what it read (2.0.11, src/loop.c and
+    # src/handle_publish.c).
     when = f"every {AUTOSAVE_S} s"
     if settings.save_each:
         when = "after each pass of its loop that changed something, once the answers are sent"
@@ -106,7 +106,7 @@ def mosquitto(settings: ProgramSettings) -> Program:
         failures=("Error",),
         public=partial(render_config, settings),  # it names the file of passwords
         storage=storage if settings.persistence else "",
-        # Its loop looks for signals only every 100 ms, and a run ends with this.
+        # Without data to save it is killed: to end by a signal takes up to 100 ms.
         saves=settings.persistence,
     )
 

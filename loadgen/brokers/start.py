@@ -80,7 +80,7 @@ async def serve(
     )
     async with AsyncExitStack() as stack:
         if encrypted:
-            from loadgen.brokers.certificates import make_certificates  # and cryptography
+            from loadgen.brokers.certificates import make_certificates  # late: needs cryptography
 
             directory = stack.enter_context(scratch_directory("certificates"))
             files = await asyncio.to_thread(make_certificates, directory / "tls", [host])

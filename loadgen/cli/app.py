@@ -259,4 +259,4 @@ _COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = 
     "import": partial(_named, "import", "tool", {"mqttbench": "import_.import_mqttbench"}),
     "calibrate": "calibrate.calibrate",
 }
-"""The commands after those of the cases: their functions, or what makes those with more options."""
+"""The commands after those of the cases: functions, or makers of commands and groups."""

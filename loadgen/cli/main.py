@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _let_go_of_stdout()
         return _FAILED_STATUS
     except SystemExit as ended:
-        # Where the reader of stdout went away, click says 1, which is an INVALID run here.
+        # If the reader of stdout has gone, click exits with 1, which means an INVALID run here.
         if not isinstance(ended.__context__, BrokenPipeError):
             raise
         return _FAILED_STATUS

@@ -59,7 +59,7 @@ def _wanted(case: Case[Any], flags: options.Flags) -> Sweep:
 
 
 def one_of(brokers: Sequence[str]) -> list[str]:
-    """Return a broker whose scenario can have the options of all: plain ones have no TLS."""
+    """Return one broker, an encrypted one if any is: its scenario can have the options of all."""
     encrypted = [url for url in brokers if url.startswith(ENCRYPTED)]
     return (encrypted or [*brokers])[:1]
 

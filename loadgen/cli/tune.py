@@ -60,7 +60,7 @@ def check_case(case: Case[Any], flags: options.Flags) -> int:
     brokers = plan.brokers
     placed = plan
     if brokers.private:
-        # What a broker that is started here lacks shall be found, not refused.
+        # Given by URL, so that shortages of a private broker are findings and not errors.
         elsewhere = replace(brokers, names=("mqtt://127.0.0.1",))
         placed = replace(plan, brokers=elsewhere)
     plan = asyncio.run(plan_for(placed, planned_endpoints(brokers)))

@@ -43,8 +43,8 @@ class Growth:
 
     messages: float
     tolerated: float  # the part that counts as noise
-    late: float  # messages at most that piled up because the generator was late
-    is_old: bool = False  # the oldest waited too long at the end, as did most of the growth
+    late: float  # most messages that waited because the generator was late
+    is_old: bool = False  # half of the backlog is new, and its oldest message waited too long
 
     @property
     def excessive(self) -> bool:

@@ -45,7 +45,7 @@ class BacklogWatch:
         self._least: list[int] = []
         self._answered: LiveSample | None = None  # when the last answer was seen
         self._due: LiveSample | None = None  # when something came due after it
-        self._still: LiveSample | None = None  # the last sample of that kind
+        self._still: LiveSample | None = None  # last sample without an answer
         self._standstills: list[Standstill] = []
         self._received = 0
         self._devices = devices

@@ -1,9 +1,9 @@
 """A sequential test that ends a step of a search as soon as its verdict is certain.
 
-A line is fitted to the backlog, averaged over blocks. The load holds if the line, steeper by
-`SIGMAS` standard errors, stays within the tolerated growth until the window ends. It fails if the
-backlog has grown by more than `MARGIN` times that growth and the line, flatter by as much, still
-rises. All looks of a window together err in at most 0.13 % of cases.
+A line is fitted to the backlog, averaged over blocks of 100 ms. The load holds if the line,
+steeper by `SIGMAS` standard errors, stays within the tolerated growth until the window ends. It
+fails if the backlog has grown by more than `MARGIN` times that growth and the line, flatter by as
+much, still rises. All looks of a window together err in at most 0.13 % of cases.
 """
 
 import math

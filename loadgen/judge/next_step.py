@@ -32,7 +32,7 @@ would mislead the search."""
 STEP_RULE = 3
 """Number of the rule by which steps follow one another; a change of `next_step` raises it."""
 SPARE = 2
-"""Steps that a second run leaves for a confirmation that fails: to step back, and confirm."""
+"""Steps to spare for a repetition: if the confirmation fails, to step back and confirm."""
 WHOLE_STEPS = 6
 """The last steps have whole windows, so that each that holds is confirmed: if the limit wavers by
 10 %, 99 % of searches confirm theirs, and 92 % without this rule."""
@@ -244,7 +244,7 @@ def is_requirement(text: str) -> bool:
 
 
 def bracket_of(tried: Sequence[Tried]) -> tuple[float | None, float | None]:
-    """Return the highest load that holds and the lowest that fails, each by its last step."""
+    """Return the highest load that holds and the lowest that fails, by the last step at each."""
     latest = {step.load: step.valid for step in tried}
     above = min((load for load, valid in latest.items() if not valid), default=None)
     held = (load for load, valid in latest.items() if valid and (above is None or load < above))
@@ -347,7 +347,7 @@ def _between(aim: Aim, tried: Sequence[Tried], below: float, above: float) -> Pr
 def _inside(aim: Aim, load: float, below: float, above: float) -> float:
     tidy = _tidy(aim, load)
     if not below < tidy < above:
-        # At 1 % and more apart, the digits of a load always reach between the two.
+        # The two differ by 1 % or more, so that a load of four digits lies between them.
         tidy = _tidy(aim, math.sqrt(below * above))
     return tidy
 

@@ -47,7 +47,7 @@ class DelayGap:
     process: str
     start_s: float  # since the window began
     seconds: float
-    watcher: bool = True  # samples the counts of workers; a worker has exact ones, but late
+    watcher: bool = True  # its process samples the workers' counts, so samples are missing
 
     def within(self, from_s: float, until_s: float) -> float:
         return max(0.0, min(self.start_s + self.seconds, until_s) - max(self.start_s, from_s))
@@ -109,7 +109,7 @@ class Generator:
     own_delay: OwnDelay = OwnDelay()
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US  # p99 above which it sent too late
     send_tick_us: int = 0  # a wait before sending that the plan intends
-    # DelayBounds of the user's on a latency that this delay in µs breaks by itself.
+    # (threshold of the user, own delay in µs that breaks it by itself)
     bounds_broken: tuple[tuple[str, float], ...] = ()
 
 
@@ -159,14 +159,14 @@ def cut_off(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
 
 
 def lossy(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
-    """Find hosts of which far more segments were lost: the broker loses those of all hosts."""
+    """Find hosts that lost far more segments than another, so that the broker is not to blame."""
     del bounds
     hosts = generator.own_delay.hosts
     yield from _odd({host.name: host.loss for host in hosts if host.segments}, LOSS_LIMIT)
 
 
 def pressed(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
-    """Find hosts whose publishers waited far longer to send: a slow broker holds up all hosts."""
+    """Find hosts whose publishers waited far longer than another's: a slow broker delays all."""
     hosts = [one for one in generator.own_delay.hosts if one.send_p99_us or one.pushed_back_p99_us]
     waits = {host.name: host.pushed_back_p99_us or 0.0 for host in hosts}
     yield from _odd(waits, bounds.limit_us)
@@ -225,7 +225,7 @@ def noticeable_stalls(generator: Generator, bounds: DelayBounds) -> Iterator[Val
 
 
 def own_p99_us(delay: OwnDelay, bounds: DelayBounds) -> float:
-    """Return the greatest p99 of our own delay that the figures of both ends allow."""
+    """Return the p99 of our own delay at worst: that of reading plus that of sending."""
     return (delay.read_p99_us or 0.0) + max(0.0, (delay.send_p99_us or 0.0) - bounds.tick_us)
 
 

@@ -59,7 +59,7 @@ class RecoveryWatch:
         return next(time_ns for time_ns, backlog in self._least if backlog <= bound)
 
     def document(self, window_ns: int) -> dict[str, Any]:
-        """Return the entry of run.json: the crash in seconds into the window, the rest after it."""
+        """Return the entry of run.json: the crash in seconds into the window, events after it."""
 
         def after(moment_ns: int) -> float | None:
             return (moment_ns - self.crashed_ns) / NS if moment_ns else None

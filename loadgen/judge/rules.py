@@ -277,7 +277,7 @@ def clocks_differ(service: Service) -> Found:
 
 
 def stood_still(growth: Growth, service: Service, generator: Generator, window_s: float) -> Found:
-    # A standstill that made the backlog grow stands there; one of our own is not the broker's.
+    # Without the standstill that the reason BACKLOG_GROWS shows, and without our own stalls.
     shown = lasting(service.standstills, window_s) if growth.excessive else ()
     delay = generator.own_delay
     pauses = [*delay.cuts]

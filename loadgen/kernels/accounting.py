@@ -166,7 +166,7 @@ def first_missing(pairs: Rows[Pair], gaps: Rows[Gap], number: int, most: int) ->
 
 @compiled
 def forget_gaps(pairs: Rows[Pair], gaps: Rows[Gap], pool: GapPool, number: int) -> None:
-    """Release the gaps of a pair, which are not missing any more."""
+    """Release the gaps of a pair; their messages no longer count as missing."""
     pair = pairs[number]
     while pair.gaps != _NONE:
         row = pair.gaps

@@ -19,7 +19,7 @@ def add_header(fleet: Fleet, message: ReceivedMessage, out: int) -> int:
     """Write the header of a message to buffer[out:]; return the CRC-32 of its body.
 
     Return -1 if the topic is not of the run, or nothing was due on it yet. A message that comes
-    before the next one is due is the last one again. A wrong body makes the header's CRC wrong.
+    before the next one is due repeats the last one. A wrong body makes the header's CRC wrong.
     """
     buffer, run = fleet.buffer, fleet.run
     for number in range(len(fleet.sources)):
@@ -88,7 +88,7 @@ def _due_ns(fleet: Fleet, source: StreamSource, sender: int, sequence: int) -> i
 
 @compiled
 def _fixed_crc(fleet: Fleet, group: GroupRecord, text: Bytes, start: int, end: int) -> int:
-    """Return the CRC-32 of the body text[start:end], without the places that differ."""
+    """Return the CRC-32 of the body text[start:end], without the places that are filled."""
     crc, position = 0, start
     for number in range(group.place_first, group.place_end):
         place = fleet.template[number]

@@ -62,9 +62,8 @@ S_END_TO_END, S_TRANSIT, S_SEND_DELAY, S_ACKNOWLEDGE = range(4)  # in the order 
 S_CONNECT, S_TCP, S_TLS, S_CONNACK, S_SUBACK, S_RECONNECT, S_OWN_DELAY = range(4, 11)
 S_PUSHED_BACK, S_CONNECTED_AT, S_RESUBSCRIBE, S_UNSUBSCRIBE, S_RETURN, S_CATCH_UP = range(11, 17)
 
-# A float64 holds every value up to 2^53 exactly, so its exponent field is the bit length: 52
-# bits of fraction below it, a bias of 1023, and one less than the length. Subtracting 11 more
-# for the bits that the first 2048 buckets resolve leaves the number of bits a bucket drops.
+# The exponent field of a float64, above 52 bits of fraction, is 1022 + the bit length of its value.
+# A bucket drops all but 11 bits, which the first 2048 buckets resolve: 1022 + 11 = 1033.
 _FRACTION_BITS = 52
 _EXPONENT_OFFSET = 1033
 
@@ -75,7 +74,7 @@ FAILURE = int(ReasonCode.UNSPECIFIED_ERROR)  # the lowest reason code of a failu
 
 
 class ReceivedMessage(NamedTuple):
-    """A PUBLISH in `fleet.buffer`, or its head and the CRC-32 of its streamed body (else -1)."""
+    """A PUBLISH in `fleet.buffer`; of a streamed one, its head and `body_crc` (-1 for others)."""
 
     row: int
     now_ns: int
@@ -258,7 +257,7 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
 
 @compiled
 def count_misrouted(fleet: Fleet, counts: CounterRecord) -> None:
-    """Count a message of the run on a topic that is not its own, or at a device without it."""
+    """Count a message of the run on a wrong topic, or at a device that did not subscribe."""
     counts.misrouted += 1
     fleet.totals.strays += 1
 
@@ -267,8 +266,8 @@ def count_misrouted(fleet: Fleet, counts: CounterRecord) -> None:
 def note_delivery(fleet: Fleet, message: ReceivedMessage, pair: int, sent_ns: int) -> None:
     """Check DUP and RETAIN of the first delivery of an intact message, and note a copy.
 
-    One that was sent after the SUBACK is not a retained one, and one that was sent after the last
-    CONNACK was not tried on an earlier connection. We never request Retain As Published.
+    RETAIN is wrong if the message was sent after the SUBACK, as we never request Retain As
+    Published. DUP is wrong if it was sent after the CONNACK, so on no earlier connection.
     """
     if is_copy(fleet.buffer, message.payload):
         sequence = read_i64(fleet.buffer, message.payload + 8)
@@ -380,7 +379,7 @@ def count_damaged(fleet: Fleet, counts: CounterRecord, message: ReceivedMessage,
 
 @compiled
 def _body_alone_is_damaged(fleet: Fleet, message: ReceivedMessage) -> bool:
-    """Return True if the header matches a constant body, of the received or the largest size."""
+    """Return True if the header has the CRC of an undamaged body of this, or the largest, size."""
     start = message.payload
     if len(fleet.header_places) > 0 and fleet.header_places[0] == NOWHERE:
         return True  # the header was added here

@@ -174,7 +174,7 @@ def _by_folding(crc: int, buffer: Bytes, start: int, end: int) -> int:
 
 @compiled
 def _by_lanes(low: int, high: int, buffer: Bytes, position: int, end: int) -> tuple[int, int, int]:
-    """Fold in four lanes, since in a single one each step waits for the last product."""
+    """Fold in four lanes, as a single one waits for each product; return (low, high, position)."""
     a, b = low, high
     c, d = read_i64(buffer, position), read_i64(buffer, position + 8)
     e, f = read_i64(buffer, position + 16), read_i64(buffer, position + 24)

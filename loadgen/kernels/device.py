@@ -59,11 +59,11 @@ AWAY = 1  # `returned_ns` of a device that is away; its CONNACK replaces it by t
 
 
 class Device(Record):
-    """A device; a row number of -1 stands for none."""
+    """A device; a row of another array is -1 if the device has none."""
 
     written_ns: Int64
     returned_ns: Int64  # last return; 0 if it was never away, AWAY while it is
-    left_ns: Int64  # last loss of its connection; one round trip earlier once it is back
+    left_ns: Int64  # last loss of its connection, less a round trip once it is back
     due_ns: Int64  # when it was to return after it left on request, else 0
     subscribed_ns: Int64  # last SUBACK
     keep_alive_ns: Int64  # of its connection, 0 for none

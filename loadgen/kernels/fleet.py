@@ -38,7 +38,7 @@ class GroupRecord(Record):
     packet_most: Int64  # upper bound of the bytes of a PUBLISH in `out`
     body_apart: Int64  # 1 if `out` gets only the head, and the body is sent from `body`
     header_place: Int64  # place of the header in its messages (payload.py)
-    outside_bytes: Int64  # bytes of its sizes outside of the payload: a header elsewhere
+    outside_bytes: Int64  # bytes of a message size that are not payload: a header elsewhere
     period_ns: Float64  # between the messages of a publisher, 0 in a closed loop
     arrival: Int64
     version: Int64

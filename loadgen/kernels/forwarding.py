@@ -181,7 +181,7 @@ def _close(r: ReflectorTables, row: int) -> None:
 
 @compiled
 def _append(queue: ByteQueue, address: int, count: int) -> None:
-    """Add bytes to a queue; less than half of the memory in use before them is not reclaimed."""
+    """Append bytes; if they do not fit, move the queue to the front of its memory or enlarge it."""
     if queue.end + count > queue.room and queue.start > queue.room // 2:
         queue.end -= queue.start
         syscalls.move_memory(queue.address, queue.address + queue.start, queue.end)
@@ -317,7 +317,7 @@ def _serve_publish(r: ReflectorTables, row: int, first_byte: int, body: int) -> 
 
 @compiled
 def _deliver(r: ReflectorTables, row: int, node: int, sent_qos: int) -> None:
-    """Send the message to a subscriber, once, unless it reads or acknowledges too slowly."""
+    """Send the message to a subscriber once, unless its queue or its window of 65,535 is full."""
     state, packet_id, start = r.state, 0, r.state.start
     to, qos = r.subscriptions[node].link, min(sent_qos, r.subscriptions[node].qos)
     link, out = r.links[to], r.outs[to]
@@ -352,7 +352,7 @@ def _deliver(r: ReflectorTables, row: int, node: int, sent_qos: int) -> None:
 
 @compiled
 def _read_levels(r: ReflectorTables, start: int, end: int) -> int:
-    """Store a hash for each level of a topic or filter; return its shape, -1 if it is not valid."""
+    """Store a hash for each level of a topic or filter; return its shape, or -1 (section 4.7.1)."""
     count = plus = 0
     begin, number, is_wild = start, _SEED, False
     for position in range(start, end + 1):

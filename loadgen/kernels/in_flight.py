@@ -47,7 +47,7 @@ class InFlight(Record):
 
 @compiled
 def set_capacity(fleet: "Fleet", sender: int, receive_maximum: int) -> int:
-    """Set the messages that may be in flight: the window or the Receive Maximum of a CONNACK."""
+    """Limit the messages in flight to the window and the Receive Maximum (spec 3.2.2.3.3)."""
     capacity = int(min(fleet.window.shape[0], receive_maximum))
     fleet.senders[sender].capacity = capacity
     return capacity

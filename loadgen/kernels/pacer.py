@@ -38,7 +38,7 @@ class Publisher(Record):
 
 
 class ProgramStep(Record):
-    """A rate of `ppm` millionths of the nominal one from `clock_ns`, load time `load_ns`, on."""
+    """A rate of `ppm` millionths of the nominal rate, from `clock_ns` (load time `load_ns`) on."""
 
     clock_ns: Int64
     load_ns: Int64
@@ -73,7 +73,7 @@ def make_program(start_ns: int) -> Rows[ProgramStep]:
 
 
 def with_rate(program: Rows[ProgramStep], at_ns: int, factor: float) -> Rows[ProgramStep]:
-    """Return the program with `factor` times the nominal rate, or a millionth, from `at_ns` on."""
+    """Return the program with `factor`, at least 1e-6, times the nominal rate from `at_ns` on."""
     if factor < 0:
         raise ValueError(f"a rate cannot be {factor} times the nominal one")
     ppm = max(round(factor * _PPM), 1)
@@ -111,7 +111,7 @@ def load_time_of(program: Rows[ProgramStep], clock_ns: int) -> int:
 
 @compiled
 def _load_of_message(publisher: Publisher, sequence: int, seed: int) -> int:
-    """Return the load time of message `sequence`, for Poisson of the message after the current."""
+    """Return the load time of message `sequence`; if Poisson, it must be the next message."""
     stream, period_ns = publisher.stream, publisher.period_ns
     if publisher.arrival != POISSON:
         phase_ns, arrival = publisher.phase_ns, publisher.arrival

@@ -43,7 +43,7 @@ def _bits(packet_types: frozenset[int]) -> int:
 
 
 def _property_rules() -> NDArray[np.int64]:
-    """Return a row for each property identifier: kind, packets, packets that repeat it, bounds."""
+    """Return rows by property identifier: kind, packets, packets that may repeat it, bounds."""
     rules = np.zeros((64, 5), np.int64)
     for row in PROPERTY_TABLE:
         high = (1 << 62) if row.high is None else row.high
@@ -54,7 +54,7 @@ def _property_rules() -> NDArray[np.int64]:
 
 _RULES: Final = _property_rules()
 
-# For eight characters at once: each byte 1, each 0x80, and those that only '#' and '+' lack.
+# In each byte: 1, 0x80, all bits but the one in which '#' and '+' differ, '#'.
 _ONES: Final = 0x0101010101010101
 _TOPS: Final = -0x7F7F7F7F7F7F7F80
 _WITHOUT_8: Final = -0x0808080808080809
@@ -141,7 +141,7 @@ def _is_text(buffer: Bytes, start: int, end: int, is_topic: bool) -> bool:
 
 @compiled
 def _oddities(word: int) -> int:
-    """Return a number without top bits if eight characters are ASCII other than U+0000, # and +."""
+    """Return a word without the top bit of any byte if all are ASCII other than U+0000, # and +."""
     return int((word - _ONES) | (((word & _WITHOUT_8) ^ _NUMBER_SIGNS) - _ONES) | word)
 
 

@@ -52,10 +52,10 @@ from loadgen.mqtt.reason_codes import ReasonCode
 EVENTS_AT_ONCE = 256
 _READS_AT_ONCE = 4
 READS_PER_TIMED = 7
-"""One of so many reads is timed by the kernel's clock. A round number would always select the same
-one of as many subscribers of a topic."""
+"""One read of seven is timed by the kernel's clock. With ten, and ten subscribers of a topic, it
+would always be the same subscriber."""
 _MESSAGES_AT_ONCE = 2000
-_BYTES_LIKE_A_MESSAGE = 4096  # of a body that is sent separately
+_BYTES_LIKE_A_MESSAGE = 4096  # bytes of a separate body that take as long as a message
 _EAGAIN = errno.EAGAIN
 _PACKET_TOO_LARGE = int(ReasonCode.PACKET_TOO_LARGE)
 ENDED = EPOLLERR | EPOLLHUP | EPOLLRDHUP
@@ -211,7 +211,7 @@ def _read(fleet: Fleet, row: int, flags: int, listed: bool, handlers: Handlers) 
         if most > 0:
             return
         if end > position and not counting.room_for_events(fleet, len(fleet.out)):
-            continue  # to the list
+            continue  # and list the device
         # A read that is not full took all bytes, but the end of the stream has no separate edge
         # if it came with the last bytes.
         if end < limit and not flags & ENDED:
@@ -233,9 +233,8 @@ def _record_own_delay(
 ) -> None:
     """Count the own delay of the messages of a read.
 
-    `waited_ns` is that of the last message, -1 if the kernel reported no time. After a stall the
-    others are taken to have arrived evenly since its begin, otherwise all at once, for so many
-    `reads`.
+    `waited_ns` is the delay of the last message, -1 if unknown. The others are assumed to have
+    arrived with it, and count for `reads` reads; after a stall, evenly since its begin.
     """
     phase = min(counting.phase_of(fleet.run, now_ns), counting.MEASURE)
     slot = counting.slot_of(fleet.devices[row].group, counting.S_OWN_DELAY, phase)

@@ -32,8 +32,8 @@ _FIRST_WAS_COPY, _ORIGINAL, _RETAINED, _MARKS = 0, 16, 17, 32
 class Doubt(Record):
     """The messages of a pair whose acknowledgement the broker may lack."""
 
-    settled: Int64  # sequences before it arrived long before the last arrival at the device
-    newest: Int64  # the same limit at the last check
+    settled: Int64  # sequences below it arrived so early that they are not in doubt
+    newest: Int64  # first missing sequence at the last check
     end: Int64  # first sequence not arrived when the last connection broke; 0 before
 
 
@@ -87,8 +87,8 @@ def doubt_pairs(fleet: "Fleet", first: int, count: int) -> None:
 def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
     """Note the repeat of an intact message; return True if it is excused.
 
-    The first repeat of a delivery without a certain acknowledgement is. A queue may give it to
-    another consumer, for which it is not a second attempt.
+    The first repeat is excused if the broker may lack the acknowledgement. It must have DUP, except
+    at another consumer of a queue.
     """
     sequence = read_i64(fleet.buffer, message.payload + 8)
     device = fleet.devices[message.row]
@@ -109,7 +109,7 @@ def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
     renewed = device.request_ns > 0 or device.returned_ns < device.subscribed_ns
     retained = message.retain > 0 and device.returned_ns > AWAY and renewed
     if retained:
-        retained = _mark(fleet, pair, device.returned_ns >> 20, _RETAINED)  # about a millisecond
+        retained = _mark(fleet, pair, device.returned_ns >> 20, _RETAINED)  # 2^20 ns: 1 ms
     return bool(doubtful or came or first or retained)
 
 

@@ -29,14 +29,14 @@ SERIES = (
     "tls",
     "connack",
     "suback",
-    "reconnect",  # received - intended of what waited for a device that was away
+    "reconnect",  # received - intended, of messages that waited for an absent device
     "own_delay",  # read - readable: what the generator itself added before it looked
     "pushed_back",  # the part of send_delay in which a publisher waited for the broker
     CONNECTED_AT,
     "resubscribe",  # SUBACK - SUBSCRIBE, of a churn of subscriptions
     "unsubscribe",  # UNSUBACK - UNSUBSCRIBE of the same
     "return",  # CONNACK - time at which a device that left on request was to return
-    "catch_up",  # received - the same time, of what waited for that device
+    "catch_up",  # received - that time, of messages that waited for the device
 )
 """Latency series of the contract and the parts of a connect; rows may name others."""
 
@@ -102,7 +102,7 @@ class Interval:
     violations: int = 0  # of the specification
     acknowledged: int = 0
     refused: int = 0
-    given_up: int = 0  # sent, and their handshake went with the session
+    given_up: int = 0  # sent, but their handshake was lost with the session
     connects: int = 0
     connect_failures: int = 0
     disconnects: int = 0
@@ -168,8 +168,7 @@ def completed(table: pa.Table) -> pa.Table:
 
 
 def _column(kind: pa.DataType, values: list[Any]) -> pa.Array:
-    # From buffers: `pa.array` imports pandas to ask whether these are pandas' objects, and on a
-    # cold disk that would hold up what is written first for seconds.
+    # Not by `pa.array`: it imports pandas, which takes seconds from a cold disk.
     if pa.types.is_list(kind):
         # One copy of all entries: a list of Python integers a row would stall a worker's loop.
         entries = np.concatenate(values) if values else ()

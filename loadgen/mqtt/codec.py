@@ -406,7 +406,7 @@ def _decode_connect(reader: wire.Reader, _version: int) -> packets.Connect:
 def _decode_connack(reader: wire.Reader, version: int) -> packets.ConnAck:
     acknowledge_flags = reader.u8("Connect Acknowledge Flags")
     if version == MQTT_3_1:
-        # It does not use the byte: a client is not told whether its session was kept.
+        # MQTT 3.1 does not use the byte: CONNACK does not report if the session was kept.
         acknowledge_flags = 0
     if acknowledge_flags > 1:
         raise reader.fault("reserved Connect Acknowledge Flags are set")

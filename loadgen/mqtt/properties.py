@@ -17,7 +17,7 @@ from loadgen.mqtt.topics import topic_name_fault
 class Properties:
     """The properties of one packet or will; fields are the spec's names, None means absent.
 
-    Integers are in the spec's units. Only `subscription_identifier` and `user_property` repeat.
+    Intervals are in seconds. Only `subscription_identifier` and `user_property` repeat.
     """
 
     payload_format_indicator: int | None = None

@@ -19,7 +19,7 @@ from loadgen.sentences import PLAN_TEXT
 _SAMPLE = 1_000  # maximum number of streams of which deliveries are counted to know their mean
 
 Condition = tuple[str, str, int]
-"""A number of the sender and one of the receiver that are equal; the value if one is ""."""
+"""Numbers of sender and receiver that are equal; if one is "", the other equals the value."""
 
 
 @dataclass(frozen=True, slots=True)

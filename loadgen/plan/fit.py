@@ -404,7 +404,7 @@ def _send_tick_us(
     """Return the time in µs that a due message may wait to be sent with others."""
     if wanted_s is not None:
         return round(wanted_s * 1e6)
-    # A timed pair must not wait for a fast background, which falls into ticks by itself.
+    # Of timed groups only: a timed pair must not wait because its background is fast.
     fastest = busiest = 0.0
     for worker in workers:
         sends = 0.0

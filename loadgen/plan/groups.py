@@ -121,7 +121,7 @@ class DeviceGroup:
     stages: tuple[Stage, ...] = ()  # empty for devices that stay
     targets: tuple[int, ...] = ()  # numbers of the targets that are used in turn; empty for all
     cores: float = 0.0  # share of a processor that one device takes
-    parts: int = -1  # most parts, of neighbours, for workers; negative: derive it and `cores`
+    parts: int = -1  # most workers that can share it; negative: derive this and `cores`
     each_broker: bool = False  # one device for each separate broker
     kind: str = ""  # name that several groups share for `--place`
 

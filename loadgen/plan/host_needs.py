@@ -59,7 +59,7 @@ def host_needs(plan: Plan, host: fit.Host) -> dict[str, Any]:
 
 
 def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tuple[int, str]:
-    """Return the fewest hosts like this one that suffice, 0 above MOST_HOSTS, and what binds."""
+    """Return the fewest hosts like this one that suffice, 0 above MOST_HOSTS, and the limit."""
 
     def lacking(hosts: int) -> str:
         # Groups have no fixed hosts here, and each network is taken to be as large as the first.
@@ -73,7 +73,7 @@ def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tup
         return _lacking(replace(plan, scenario=scenario), host, targets)
 
     least = _least_hosts(plan, host, targets)
-    # Fewer do not suffice; to try a plan takes time with each of its workers.
+    # Fewer than `least` cannot suffice, and each plan that is tried takes time.
     short, why = least - 1, lacking(max(1, min(least - 1, MOST_HOSTS)))
     if not why:
         return max(1, short), ""

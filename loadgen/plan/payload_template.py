@@ -3,7 +3,8 @@
     {"id": "{device:07}", "n": {sequence:9}, "at": {time_ms}, "celsius": 2{random:1}.{random:2}}
 
 A place is a name with its number of digits, which are filled with zeros if it begins with 0, else
-with spaces. A longer number keeps its last digits, so every message has the same length.
+with spaces. A longer number keeps its last digits, so every message has the same length. {loadgen}
+is the place of the header, as 64 hexadecimal digits, instead of in front of the text.
 """
 
 import re
@@ -34,8 +35,8 @@ def no_template() -> Rows[Place]:
 def read_template(text: bytes) -> tuple[npt.NDArray[np.uint8], Rows[Place], int]:
     """Return the text that follows the header, its places, and the header's place.
 
-    Here, a field for the header has half of its length. Raises ScenarioError for an unknown name,
-    too many digits, and a text without a place.
+    {loadgen} takes 32 bytes here, and 64 in messages. Raises ScenarioError for an unknown name, too
+    many digits, and a text without a place.
     """
     body = bytearray()
     places: list[tuple[int, int, int, int]] = []

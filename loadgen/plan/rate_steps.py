@@ -52,7 +52,7 @@ def _read_step(part: str) -> tuple[float, float | None]:
 
 
 def rate_steps(text: str | None, seconds: float, settle_s: float) -> tuple[RateStep, ...]:
-    """Return the steps of a text in canonical form; a step without a time takes `seconds`."""
+    """Return the steps of a text; one without a time takes `seconds`, at most half to settle."""
     if text is None:
         return ()
     steps = []

@@ -339,7 +339,7 @@ class Scenario(BaseModel):
         return getattr(self, name, None)
 
     def is_on(self, option: str) -> bool:
-        """Return True if an option has one of the values that follow it, or else any but off."""
+        """Return True if an option is set; with values, as in "--qos 1 2", to one of these."""
         words = option.split()
         value = self.setting(words[0][2:].replace("-", "_"))
         return str(value) in words if words[1:] else value not in (None, ()) and value is not False

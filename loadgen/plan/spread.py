@@ -42,7 +42,7 @@ def _cores(group: DeviceGroup, groups: tuple[DeviceGroup, ...], brokers: int) ->
     if not group.count:
         return 0.0
     if group.is_closed:
-        return 1.0 / group.count  # a processor together, for its rate is unknown
+        return 1.0 / group.count  # at an unknown rate, the group takes one processor
     sent = sent_rate(group, groups) / group.count
     cost_us = sent * (CALL_US / _messages_per_call(sent) + SEND_US + _bytes_us(group))
     received = [

@@ -1,4 +1,4 @@
-"""Runs a scenario; it can be called, as `from loadgen import run` finds it before the verb."""
+"""Runs a scenario. `from loadgen import run` finds this package, so it can be called."""
 
 import importlib
 import sys

@@ -98,7 +98,7 @@ def _next_to(run: Path, suffix: str) -> Path:
 
 
 def compared(directory: Path, again: Path) -> str:
-    """Return the comparison of a run and its repetition, or the reason without one."""
+    """Return the comparison of a run and its repetition, or the reason why it is impossible."""
     try:
         (main, disclosure), (repeat, _) = read_finished(directory), read_finished(again)
     except RunDirectoryError as error:

@@ -97,7 +97,7 @@ async def plan_for(
     hosts: Sequence[Host] | None = None,
     run_tag: int | None = None,
 ) -> Plan:
-    """Return the plan against these endpoints, on `hosts` or on as many as this one, by default."""
+    """Return the plan against these endpoints; without `hosts`, for hosts like this one."""
     logins = {(endpoint.username, endpoint.password) for endpoint in endpoints}
     if len(logins) > 1:
         raise ScenarioError(RUN_TEXT.OTHER_USERS())

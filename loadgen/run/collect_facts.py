@@ -159,7 +159,7 @@ def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
 
 
 def _worst(tally: Tally, series: str, hosts: Iterable[int]) -> float | None:
-    """Return the greatest p99 of a series of these hosts, or of all messages without any."""
+    """Return the greatest p99 of a series over these hosts; without hosts, that of all messages."""
     values = [tally.p99_us("measure", series, host) for host in hosts]
     of_all = tally.p99_us("measure", series) if not values else None
     return max((value for value in values if value is not None), default=of_all)
@@ -302,7 +302,7 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
     seconds = plan.phases.duration_s
     away_s += sum(seconds * (1 - presence(one.stages, one.count, seconds)) for one in leaving)
     if (seen := state.backlog) and seen.end_ns - seen.last_absence_ns > BACKLOG_EDGE_NS:
-        owed_by_leave = away_s = 0.0  # whoever had left was back for long enough
+        owed_by_leave = away_s = 0.0  # all devices were back well before the end
     names = [group.name for group in publishing if not group.is_closed]
     windows = [one.publishes.window for one in publishing if one.publishes and one.is_closed]
     sizes = [one.publishes.size_bytes[0] for one in publishing if one.publishes]
@@ -312,10 +312,10 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
         target_rate=rate * plan.mean_share,
         arrivals_random=plan.scenario.arrivals != "constant",
         publishers=publishers,
-        # Without the responses, which others caused, and without closed loops.
+        # Responses, and messages of closed loops, have no schedule.
         scheduled=state.tally.counts("measure", names)["sent"] if mixed else None,
         owed_at_window_end=state.owed_at_window_end,
-        # Messages of devices that were not let in again are not unsent on request.
+        # A device that failed to return on time is not away on request.
         owed_by_leave=0.0 if overdue else owed_by_leave,
         waiting_by_leave=delivered_rate(plan.groups, plan.separate_count) * away_s,
         short_bytes=min((size for size in sizes if size < HEADER_BYTES), default=0),

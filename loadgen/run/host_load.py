@@ -57,7 +57,7 @@ class LoadWatch:
         self._before = _ticks()
 
     def load(self) -> HostLoad | None:
-        """Return the load since then, None after too short a time or without /proc."""
+        """Return the load since this was made; None if that is too short, or without /proc."""
         now = _ticks()
         if self._before is None or now is None or time.monotonic() - self._began_s < SHORTEST_S:
             return None

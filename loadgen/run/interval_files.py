@@ -26,7 +26,7 @@ ROW_GROUP_ROWS = 20_000
 """Least rows of a row group, which a reader holds at once: some 100 MB when unpacked."""
 
 LARGEST_FILE_BYTES = 32 << 20
-"""No row group is begun after this many. A reader may hold a whole file; Spark's limit is 2 GB."""
+"""Size after which a file gets no more row groups: a reader may hold it whole (Spark: 2 GB)."""
 
 WRITE_OPTIONS = {
     "compression": "zstd",

@@ -56,7 +56,7 @@ class Monitor:
     """The reports of the workers of one run, collected in `state`.
 
     `page` is the live page, without workers until they are configured. The window of a step ends as
-    soon as it is certain that the load holds, or does not, if `ends_when_certain` has that.
+    soon as it is certain that the load holds (True) or not (False), if `ends_when_certain` has it.
     """
 
     def __init__(

@@ -40,11 +40,11 @@ _LEAD_S = 0.1
 _LEAD_EACH_S = 0.01
 _MOST_LEAD_S = 0.3
 STANDSTILL = 1e-6
-"""Rate factor that stops a schedule: its least step, at which the next message is days away."""
+"""Rate factor that stops a schedule: the least one, at which the next message is days away."""
 CUT_LEAD_S = 0.05  # time from the command that stops a schedule until it takes effect
 CUT_DRAIN_S = 2.0  # longest wait of a cut run for messages in flight
 CERTAIN_DRAIN_S = 4.0
-"""The same if the verdict was certain: the broker serves what it has queued, and devices stay."""
+"""The same after a certain verdict: the broker serves what it has queued, and devices stay."""
 CUT_SETTLE_S = 0.2  # shortest wait of a cut run: messages are sent until the schedule ends
 ARRIVING_SHARE = 0.25
 """Share of the drain at its end; if messages arrived in it, more could have."""
@@ -61,7 +61,7 @@ _REMAINS = (
 """If one of these counters is not 0, messages of a run may arrive in the next one."""
 _REFUSALS = ("refused by", "0x", "reason", "connack")
 """Words that show, in the reason of a failed connect, that the broker answered."""
-_IN_FLIGHT_EACH = 64  # with more under way a worker has as many answers at each wake as it needs
+_IN_FLIGHT_EACH = 64  # connects under way that are enough to keep a worker busy
 
 
 class _CutError(Exception):

@@ -16,7 +16,7 @@ from loadgen.run.tally import Tally
 
 NS = 1_000_000_000
 BACKLOG_NS = 100_000_000
-"""A step may be a few seconds short: a sample a second would not show a trend."""
+"""Time between two samples: one a second would show no trend in a step of a few seconds."""
 
 
 class RateStepWatch:
@@ -56,7 +56,7 @@ class RateStepWatch:
         self.sample(sample)
 
     def sample(self, sample: LiveSample) -> None:
-        """Look at any moment, and at last after the drain."""
+        """Add a sample of any moment, and one after the drain."""
         # Workers are not read at one moment: a receiver can be ahead of its sender.
         missing = max(0, sample.expected - sample.received)
         least = self._least_missing[-1]

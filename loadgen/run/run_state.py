@@ -31,8 +31,8 @@ class Outcome:
     failures: Mapping[str, int]
     first_ns: int
     last_ns: int
-    closed: int = 0  # of those that could not subscribe, whose connection ended with it
-    kept_from: str = ""  # the run that did it, "" where it is this one
+    closed: int = 0  # failures to subscribe in which the connection ended
+    kept_from: str = ""  # id of the earlier run that did it, "" for this run
 
     @property
     def seconds(self) -> float:

@@ -188,7 +188,7 @@ def claim(path: Path) -> Path:
 
 
 def release(path: Path) -> None:
-    """Remove what a run left that wrote no run.json."""
+    """Remove the files of a run that ended before it wrote run.json."""
     if (path / "run.json").exists():
         return
     parts = (path / name for name in ("events.jsonl", "broker.jsonl"))

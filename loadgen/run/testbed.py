@@ -262,7 +262,7 @@ class Testbed:
         try:
             plan = await plan_for(plan, broker.endpoints, self._offers, first_tag)
         except LoadgenError:
-            return None  # it may fit when the devices that are there are gone
+            return None  # it may fit once the devices are disconnected
         if without_rates(plan) != without_rates(last.plan):
             return None
         return replace(plan, run_tag=secrets.randbits(32), connected_by=first_tag)

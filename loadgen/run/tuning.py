@@ -120,9 +120,9 @@ class Profile:
 class Demand:
     """The demand of a planned run on a host.
 
-    `descriptors` is of the process with most, `broker_descriptors` of one broker process; the
-    others are sums, with the broker's half if it is on this host. `remote` is True if a broker is
-    on another host, `shared` if one is on this.
+    `descriptors` are those of the process with most, `broker_descriptors` those of one broker
+    process. The others are sums, with the broker's part if it is on this host. `remote` is True if
+    a broker is on another host, `shared` if one is on this.
     """
 
     descriptors: int

@@ -175,7 +175,7 @@ def _settings(cluster: Cluster, here: str) -> dict[str, str]:
 
 
 def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[int]], Iterator[str]]:
-    """Return the task of a partition, an agent, by value: its host may lack this package."""
+    """Return the task of a partition, an agent. It is sent by value, as hosts may lack loadgen."""
 
     from pyspark import __version__ as spark_version
 

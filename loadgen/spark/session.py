@@ -313,8 +313,8 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
 
             conf = SparkConf().setMaster(master)
             conf.setAll(list((options | dict(settings)).items()))
-            # Descriptor 2 of this process stays, so that a signal at any moment can be reported.
-            # A context would ignore a second Java: it gets the first.
+            # Java writes to `output`; descriptor 2 of this process stays, so that signals can be
+            # reported. A context uses the first Java of a process and ignores a second one.
             if SparkContext._gateway is None:
                 # pyspark makes a directory there, which would stay after `kill -9`.
                 usual, tempfile.tempdir = tempfile.tempdir, str(scratch)

@@ -22,7 +22,7 @@ MISSES_LIMIT_PERCENT: Final = 20  # tolerated share of interactions begun late
 DELIVERY_PERCENTILE: Final = 90
 DELIVERY_LIMIT_MS: Final = 5000
 RULES_S: Final = 1800.0  # least length by the run rules (3.1)
-DRAW_SIGMAS: Final = 4  # by which the number of suppliers drawn may differ from its mean
+DRAW_SIGMAS: Final = 4  # tolerated standard deviations of the number of suppliers drawn
 
 Test = Literal["input_rate", "message_count", "pacing", "delivery_time", "delivered", "recovery"]
 TESTS: Final[tuple[Test, ...]] = get_args(Test)[:-1]  # of a run in normal operation
@@ -154,7 +154,7 @@ class Observed:
     depths: Depths = field(default_factory=dict)  # by our ledger
     stored: Depth = ()  # by the broker, empty if it does not report it
     windows: tuple[Span, Span] = ((0, 0), (0, 0))  # warm-up and measurement
-    # Of its plan.
+    # From the plan.
     broker_is_local: bool = False
     broker_is_private: bool = False  # started by loadgen for the run
     mixed_workers: int = 0  # workers with agents of several kinds of locations
@@ -271,8 +271,8 @@ def _interaction_findings(model: Model, seen: Observed, interaction: int) -> Ite
     window_s = seen.window_s or 1.0
     wanted = rate * window_s
     inside, late = seen.inside[interaction - 1], seen.late[interaction - 1]
-    # Only whole interactions begin, and one may be sent just outside of a window. In one as long as
-    # the rules demand, the tolerances are theirs alone.
+    # In a window that is shorter than the rules demand, one interaction more or less is tolerated:
+    # only whole ones begin, and one may begin just outside.
     short = seen.window_s < RULES_S
     nearly = short and math.floor(wanted) - 1 <= inside <= math.ceil(wanted) + 1
     yield AuditFinding(

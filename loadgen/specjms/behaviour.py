@@ -86,7 +86,7 @@ def equip(fleet: PlannedFleet, model: Model) -> Chains:
     for number in np.unique(fleet.group).tolist():
         _, qos = layout.subscriptions_at(model, plan.root, parts[number], 0)
         fleet.devices["qos"][fleet.group == number] = qos
-    # Of control packets: room for the output of two calls at a blocked socket.
+    # `control` has room for the output of two calls at a blocked socket.
     written = layout.out_bytes(model, plan.root, len(fleet.buffer), window)
     fleet.replace(
         senders=Sender.rows(len(sending)),

@@ -42,7 +42,7 @@ def group_rates(model: Model) -> dict[messages.MixGroup, MessageRate]:
 
 
 def mix(rates: Mapping[messages.MixGroup, MessageRate]) -> dict[messages.MixGroup, float]:
-    """Return the share of each group in the messages received, in per cent; zeros without any."""
+    """Return the share of each group in the messages received, in per cent; zeros if none was."""
     total = sum(rate.received for rate in rates.values())
     return {group: 100.0 * rate.received / total if total else 0.0 for group, rate in rates.items()}
 

@@ -19,7 +19,7 @@ Depths = Mapping[str, Depth]  # at the end of each second, by message type
 def unstable(
     depths: Depths, rates: Mapping[str, tuple[float, float]], window: Span
 ) -> dict[str, float]:
-    """Return the growth in messages of each course that grew by more than noise."""
+    """Return the growth, by message type, of each depth that grew by more than noise."""
     grown = {}
     for name, course in depths.items():
         inside = [(at, 0, depth) for at, depth in course if window[0] <= at <= window[1]]

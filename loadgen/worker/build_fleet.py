@@ -355,7 +355,7 @@ def _header_places(plan: Plan, rows: Rows[GroupRecord]) -> Int64s:
 
 
 def _whole_limit(plan: Plan) -> int:
-    """Return the most bytes of a packet that is stored whole: all, if code answers or reads it."""
+    """Return the most bytes of a packet that is stored whole: any packet, if code reads it."""
     answering = any(owner.responds is not None for owner in plan.groups)
     moved = plan.scenario.header != "payload" or any(
         group.publishes and group.publishes.payload_template for group in plan.groups
@@ -381,7 +381,7 @@ def _run_of(plan: Plan) -> Rows[records.RunConstants]:
 def build_fleet(
     plan: Plan, worker: groups.WorkerPlan, page: SharedPage | None = None
 ) -> PlannedFleet:
-    """Expand a worker's shares. `page` is its part of the live page, or a private one."""
+    """Expand a worker's shares. `page` is its part of the live page, None for a private one."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
     device = np.concatenate(

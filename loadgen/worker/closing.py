@@ -195,8 +195,8 @@ def sent_on(fleet: PlannedFleet, streams: Sequence[Sequence[int]]) -> Header:
 def device_columns(fleet: PlannedFleet) -> dict[str, Int64s]:
     """Return the figures of each device, for `per_device`, with numbers as in the plan.
 
-    `received` is UNKNOWN if consumers share them or the pool of gaps ran out, `stream` and `sent`
-    of a device that does not publish.
+    `received` is UNKNOWN if consumers share messages or the pool of gaps ran out. `stream` and
+    `sent` are UNKNOWN if the device does not publish.
     """
     devices = fleet.devices
     publisher = devices["publisher"]

@@ -236,7 +236,7 @@ class Lifecycle:
         return self._fleet.plan.version_of(self._fleet.group_of(connection))
 
     def _check_connack(self, connection: int, packet: ConnAck) -> None:
-        """Check a CONNACK that accepts a device, by what the device has requested."""
+        """Check a CONNACK that accepts a device against what the device requested."""
         fleet, group = self._fleet, self._fleet.group_of(connection)
         clean, version = group.clean_start, self._version_of(connection)
         was_here = fleet.devices[connection].returned_ns != 0

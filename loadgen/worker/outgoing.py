@@ -17,7 +17,7 @@ _STALE_S = 0.1  # longest time for which an acknowledgement waits for others of 
 
 
 class Writer(Protocol):
-    """The writer to a socket; bytes that it did not take must be offered again before others."""
+    """The writer to a socket; bytes that `send` did not take must be sent before others."""
 
     def send(self, data: memoryview, /) -> int: ...
 

@@ -26,7 +26,7 @@ from loadgen.worker.recorder import ProcessAccount
 _Arguments = TypeVarTuple("_Arguments")
 
 _LEAST_STAY_NS = 5_000_000
-"""Longest time for which other work of the loop may be postponed: a turn of it takes 100 µs."""
+"""Shortest stay in compiled code, since a turn of the loop takes 100 µs; it delays other work."""
 _REST_NS = 20_000_000  # longest time for messages in flight to arrive
 _ROUNDED_NS = 1_000_000  # delay of libuv's timers, which count whole milliseconds
 _READ_S = 0.05  # interval of the reads of slow subscribers
@@ -237,7 +237,7 @@ class Poller:
     def end_schedule(self) -> None:
         self.arm(0)
         self._fleet.totals.heap_size = 0
-        # Else an acknowledgement would put a publisher back, and send what is counted no more.
+        # Otherwise an acknowledgement would put a publisher back, which would go on sending.
         self._fleet.devices["flags"] &= ~np.int16(WAITING)
 
     def arm(self, moment_ns: int) -> None:

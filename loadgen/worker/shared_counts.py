@@ -49,7 +49,7 @@ class SharedPage:
         return max(0, self._expected() - arrived)
 
     def under_way(self) -> int:
-        """Return the outstanding deliveries that may still arrive: no later one has arrived."""
+        """Return the outstanding deliveries that no later message of their stream has overtaken."""
         arrived = self.counted("received") + self.total("damaged")
         missing = max(0, self.total("missing") - self.total("withdrawn"))
         return max(0, self._expected() - arrived - missing)

@@ -76,8 +76,8 @@ class SubscriptionMarks:
     def most(self) -> tuple[int, float] | None:
         """Return the most messages in flight to one subscription, and the longest wait of one.
 
-        A wait is a share of the time in which its messages were sent; None if it is too early. A
-        message that a later one of its stream has overtaken is not in flight.
+        A wait is a share of the run, 0 to 1: messages that wait, by messages sent. Overtaken ones
+        are not in flight. Return None if the last sample was a moment ago.
         """
         begun_ns = time.monotonic_ns()
         if begun_ns < self._next_ns:

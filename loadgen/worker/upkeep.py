@@ -145,10 +145,10 @@ def _by_churn(fleet: PlannedFleet, start_ns: int, end_ns: int, random: Random) -
 
 
 def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
-    """Return a function that settles the doubts of some pairs, of all of them in a second.
+    """Return a function that settles doubts; it returns the seconds until its next call.
 
-    Nothing is settled if the broker is killed on purpose, since it may have forgotten any
-    acknowledgement; nor if a behaviour withholds acknowledgements.
+    Each pair has its turn once a second. Doubts stay if the broker is killed on purpose, as it may
+    have forgotten any acknowledgement, or if a behaviour withholds acknowledgements.
     """
     ranges = _ranges_of(fleet)
     if ranges:

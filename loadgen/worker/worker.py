@@ -228,7 +228,7 @@ class Worker:
         }
 
     async def renew(self, header: Header) -> Header:
-        """Prepare another run on the same connections (`without_rates` of its plan)."""
+        """Prepare another run on the same connections; the plans are equal `without_rates`."""
         # A run that was cut ended before its schedule did.
         for timer in self._timers:
             timer.cancel()

@@ -80,7 +80,7 @@ def _hash(*values: str | bytes | tuple[str, bytes]) -> str:
 
 
 def _call_template(callee: Any, arguments: Any, keywords: dict[str, Any]) -> Any:
-    """Return numba's call template with general types: else each constant compiles a kernel."""
+    """Return numba's call template for general types, so that constants compile no kernels."""
     kinds = {name: types.unliteral(kind) for name, kind in keywords.items()}
     parameters, folded = callee.fold_argument_types(tuple(map(types.unliteral, arguments)), kinds)
     callee.compile(folded)
@@ -185,7 +185,7 @@ def _locked(path: Path) -> AbstractContextManager[object]:
 
 
 def _remove_old(base: Path) -> None:
-    """Remove directories that no process has used for a while, but for the last few."""
+    """Remove directories that no process has used for a while, except the last few."""
     used = [(path.stat().st_mtime, path) for path in base.glob("loadgen-*")]
     for used_s, path in sorted(used, reverse=True)[_LEAST_KEPT:]:
         if used_s < time.time() - _KEPT_S:

@@ -81,11 +81,10 @@ def link_once() -> None:
 
 
 def _executable(context: Any, library: Any, description: Any, environment: Any) -> Any:
-    """Return what numba returns, but only for a function that has a wrapper for Python."""
+    """Return the callable of a function; one without a wrapper for Python has no address."""
     try:
         library._finalized or library.get_function(description.llvm_cpython_wrapper_name)
     except NameError:
-        # The name stands for a function that has no address.
         name = description.qualname.rpartition(".")[2]
         module = description.lookup_module()
         return _dynfunc.make_function(module, name, "", 0, environment, (library,))

@@ -25,7 +25,7 @@ from loadgen.sentences import REPORT_TEXT
 FILE = "broker.jsonl"
 LARGEST_BYTES = 256 << 20
 _LATE_NS = 1_500_000_000
-"""Greatest age of a broker's report on arrival, and distance of a process sample from a moment."""
+"""Greatest age of a broker's report on arrival, or of a sample that stands for a moment."""
 _LEAST_STEPS = 100
 """Least processor time in steps of its clock: less has fewer than two certain digits."""
 _LEAST_MOMENT_NS = 900_000_000  # samples closer than this are drawn as one moment
@@ -40,7 +40,7 @@ _OURS = {
     # Repeated, damaged and foreign messages came from the broker, too.
     "publish_sent": ("received", "duplicated", "corrupt", "foreign"),
 }
-"""A broker's counts to our counters of the same messages, which have the opposite direction."""
+"""Our counters of the messages that a broker counts: it receives what we sent."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def build(
         ledger, run_ledger = ledgers_of(Counted(sums), Counted(run_sums), observed=observed)
     mark, of_one = figures(record.observed, "high_water_mark", "subscription_high_water_mark")
     if sum(group.count for group in record.groups if group not in record.publishing) == 1:
-        of_one = mark  # the only clock; older runs do not record it
+        of_one = mark  # of the only subscriber; older runs do not record it
     through = sums["sent"] + sums["received"] if messages else 0
     card = ScoreCard(
         run=_run(record, seconds),

@@ -405,7 +405,7 @@ def load_of(card: ScoreCard) -> str:
 
 
 def differing_facts(facts: Sequence[Facts]) -> list[str]:
-    """Return the keys that differ; the ports of two brokers always do."""
+    """Return the keys that differ, without the port if the brokers differ."""
     keys = dict.fromkeys(key for one in facts for key in one)
     differing = [key for key in keys if len({digest_of(one.get(key)) for one in facts}) > 1]
     return [key for key in differing if key != "port" or "broker" not in differing]
@@ -435,8 +435,8 @@ def _lines(
     ordered = sorted(numbers.values(), key=len, reverse=True)
     descriptions = {key: of_card[key][1] for of_card in reversed(ordered) for key in of_card}
     keys = dict.fromkeys(key for of_card in ordered for key in of_card)
-    # Rows of one name and unit differ in their descriptions, such as FANOUT's. "messages" says too
-    # little if a name has several units.
+    # The description is added to a title if rows share name and unit, as FANOUT's do, and to one in
+    # messages if its name has other units, too.
     twins = Counter((title, unit, column) for title, unit, _, column in keys)
     units = Counter(title for title, _ in {(title, unit) for title, unit, _, _ in keys})
     for key in keys:

@@ -59,7 +59,7 @@ def _compared(facts: Facts) -> list[_Compared]:
     if record.case not in CASES:
         return []
     ours = conditions_of(record)
-    # 0 s is a moment, and older runs have False.
+    # A kill of the broker at 0 s counts; older runs have False for none.
     worse = [
         words
         for key, words in _WORDS["made_worse"].items()

@@ -120,7 +120,7 @@ def table_of(result: SweepResult) -> SweepTable:
         broker=_joined(card.run.broker_name for card in cards),
         protocol=_joined(card.run.protocol for card in cards),
         programs=tuple(dict.fromkeys(card.run.program for card in cards)),
-        # Not that of a card: a limit is a figure, even if no run of it is left.
+        # Not from a card: a limit needs the notice, even if no run of it is left.
         notice=notice_for(case),
     )
 

@@ -35,7 +35,7 @@ INSTEAD = (
     ({*FIGURES, "series", "value"}, {*FIGURES}),
     ({"series", "value"}, {"series", "value"}),
 )
-"""If a user gives one of the first keys, other titles of the second keys do not count."""
+"""If a user gives one of the first keys, a make's values of the second keys are dropped."""
 
 
 _ONE_OR_MORE = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)

@@ -382,7 +382,7 @@ def _resolution(points: Points) -> float:
     if not decimal or not np.isfinite(decimal):
         return 0.0
     steps = np.unique(np.rint(values / decimal))
-    # Few values do not reveal it, and only many round watts show a step of tens.
+    # Few values do not show a step, and whole watts can be round by chance: more are needed.
     while len(steps) >= (_TELLING if points.role != "watts" or decimal < 0.99 else 2 * _TELLING):
         if np.any(steps % 10):
             break

@@ -58,7 +58,6 @@ def _page(
 @cache
 def _environment() -> Environment:
     plotly, script = _resource(PLOTLY), _resource("page.js")
-    # A script is allowed by its hash.
     hashes = (b64encode(sha256(text.encode()).digest()).decode() for text in (plotly, script))
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     environment = Environment(

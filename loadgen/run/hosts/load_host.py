@@ -186,7 +186,7 @@ class LocalHost:
                 transport.write(frame)
 
     def begin(self, page: SharedPage) -> None:
-        """Begin a run, on whose page workers count: those of this machine map it themselves."""
+        """Begin a run; workers of this machine map its page themselves."""
 
     def sample(self) -> HostSample:
         ended = self._exits.keys()

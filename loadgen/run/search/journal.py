@@ -47,7 +47,7 @@ class Journal(Generic[Entry]):
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep other processes out of the directory; leave nothing if no part came to anything."""
+        """Keep other processes out of the directory; leave nothing if no part has a result."""
         with exclusive(self.directory):
             try:
                 yield

@@ -96,7 +96,7 @@ class ReportBroker:
     """A broker of a report: its URLs, and the MQTT version of each case that it can play.
 
     `lacks` has the reason for each case that it cannot. `secured` are its encrypted URLs, `fields`
-    those of its scenarios alone.
+    are for its scenarios only.
     """
 
     name: str

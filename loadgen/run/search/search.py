@@ -72,7 +72,7 @@ STEP_S = 5.0
 STEP_WARMUP_S = 1.0  # longest warm-up of a step; its devices are already connected
 CONFIRMATIONS = 3  # windows of a confirmation, all of which must hold
 LONG_CONFIRMATIONS = 2
-"""The same of a search without short steps, where an earlier step at the load counts."""
+"""The same for a search without short steps; an earlier step at the load is one of them."""
 _SCALES = ("rate", "ratio", "devices")
 """Fields in proportion to which a run's deliveries grow, `devices` if there is no rate."""
 
@@ -435,11 +435,11 @@ def served_load(spec: Search, load: float, facts: RunFacts) -> float | None:
     growth = 0.0
     if (levels := backlog_levels(backlog)) is not None:
         (first_ns, before), (last_ns, after) = levels
-        # The levels are those of some time near both ends.
+        # The levels are from near the ends of the window, which is longer.
         growth = (after - before) * facts.window_s * NS / (last_ns - first_ns)
     short = max(growth, facts.messages.window.lost, 0.0) / asked
     if spec.case.timed_pair:
-        # These sums include the background: they show that all was served, not how much.
+        # The sums include the background: they show if all was served, but not how much.
         return load if short < 1 - 1 / (1 + spec.aim.precision) else None
     return load * max(0.0, 1.0 - short)
 

@@ -57,8 +57,8 @@ class Sweep:
     """A grid over `scenario`: `axes` are (field, values as text), the first one varying slowest.
 
     `search` makes the search of a combination, None to run each as it is. With `again` a run that
-    the host spoiled is made again. If it is `strict`, each run must be playable. `points` are
-    instead of those of the axes. No repetition but the first begins after `limit_s` seconds.
+    the host spoiled is made again. If it is `strict`, each run must be playable. `points`
+    replace those of the axes. Only first repetitions begin after `limit_s` seconds.
     """
 
     scenario: Scenario
@@ -178,7 +178,7 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
         shown = {name: _shown(name, value) for name, value in values.items()}
         before = points.setdefault(key, SweepPoint(shown, scenario, search, key))
         for swept in (name for name in names if before.values[name] != shown[name]):
-            value, first = shown[swept], before.values[swept]  # 10k and 10000
+            value, first = shown[swept], before.values[swept]  # such as 10k and 10000
             raise ScenarioError(RUN_TEXT.VALUE_TWICE(field=swept, value=value, first=first))
     return tuple(points.values())
 
@@ -353,8 +353,7 @@ def _begin(
     journal: Journal[PointResult],
     command: Sequence[str],
 ) -> dict[tuple[str, int], PointResult]:
-    """Write the grid; return the earlier results, none of which it may lack, by key and
-    repetition."""
+    """Write the grid; return earlier results by key and repetition; raise if it lacks one."""
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
