@@ -235,7 +235,7 @@ class RunFacts:
         delivery_rate = window.expected / window_s
         tolerated = tolerated_growth(window.sent / window_s, delivery_rate)
         if self.service.arrived == 0:
-            # No noise: nothing was served.
+            # If nothing arrived, no growth is noise.
             tolerated = min(tolerated, BACKLOG_FEW - 1)
         excused = self.schedule.owed_by_leave + self.schedule.waiting_by_leave
         own_s = late_s(self.generator, self.bounds, self.ending.unread > 0)

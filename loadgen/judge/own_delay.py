@@ -136,7 +136,7 @@ def stalled(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
 
 
 def unwatched(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
-    """Find a process that did not run at an end of the window, or too long to have watched it."""
+    """Find a process that stood still at an end of the window, or a watcher for UNWATCHED_S."""
     window_s = bounds.window_s
     edge_s = min(max(EDGE_SHARE * window_s, EDGE_S[0]), EDGE_S[1])
     for gap in generator.own_delay.gaps:

@@ -115,7 +115,7 @@ def send_due(
 def _take_packet_id(
     fleet: Fleet, device: Device, group: GroupRecord, sequence: int, due_ns: int, sent_ns: int
 ) -> int:
-    """Return a Packet Identifier for the next message; 0 if the window is full or the unit sent."""
+    """Return a Packet Identifier for the next message; 0 if it must wait for acknowledgements."""
     if group.unit > 1 and device.unit_sent >= group.unit:
         if fleet.senders[device.sender].in_flight > 0:
             return 0

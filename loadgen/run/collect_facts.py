@@ -333,7 +333,7 @@ def _rate(plan: Plan) -> float:
 
 
 def _seconds_away(plan: Plan, devices: int) -> float:
-    """Return the most seconds for which a device is away by churn, as a mean over the devices."""
+    """Return a device's mean seconds of absence by churn, each as long as possible."""
     longest_s = plan.scenario.away * 1.5
     away = min((plan.scenario.churn or 0.0) * longest_s, devices)
     return away * longest_s / devices if devices else 0.0

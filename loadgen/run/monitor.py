@@ -40,7 +40,7 @@ ANSWERS = ("received", "corrupt", "duplicated", "misrouted", "acknowledged", "re
 EXCEPTIONS = frozenset(("disconnect", "protocol", "refused", "subscribe", "unanswered"))
 """Events that end a run which is to stop at its first exception."""
 PROGRESS_S = 0.25
-CERTAIN_S = 0.1  # time between two looks at the certainty of a step
+CERTAIN_S = 0.1  # time between two checks if the verdict of a step is certain
 BEAT_S = 1.0
 _STALLS_LIMIT = 100_000  # limit of the stalls of a run; further ones are not counted
 _THRESHOLDS_S = 1.0

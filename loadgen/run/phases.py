@@ -47,7 +47,7 @@ CERTAIN_DRAIN_S = 4.0
 """The same after a certain verdict: the broker serves what it has queued, and devices stay."""
 CUT_SETTLE_S = 0.2  # shortest wait of a cut run: messages are sent until the schedule ends
 ARRIVING_SHARE = 0.25
-"""Share of the drain at its end; if messages arrived in it, more could have."""
+"""Last part of the drain, as a share; if messages arrived in it, more may be in flight."""
 RETURN_S = 3.0  # longest wait after the drain for the return of a device that was cut off
 QUESTION_TIMEOUT_S = 10.0
 QUESTION_MESSAGES = 100_000

@@ -48,9 +48,8 @@ def groups_of_model(
             busy_us = rate / part.count * BEGIN_US
         else:
             qos = max(model.messages[n].qos for n in consumed)
-            # The filters come from the model.
             at_once = max(ACKNOWLEDGED_AT_ONCE[model.messages[n].acknowledgement] for n in consumed)
-            subscribes = Subscribes((), qos, acknowledge_every=at_once)
+            subscribes = Subscribes((), qos, acknowledge_every=at_once)  # the model has filters
             endpoints = {model.messages[n].endpoint for n in consumed}
             rates = type_rates(model)
             caused_us = {n: RECEIVE_US + CAUSE_US * len(outputs_of(n)) for n in consumed}

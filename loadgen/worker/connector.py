@@ -120,7 +120,7 @@ class Connector:
 
     def overdue(self) -> int:
         """Return the number of devices that are away though their first attempt was due."""
-        # An attempt of this moment may still succeed.
+        # A first attempt that began a moment ago is excused: it may still succeed.
         now_ns, devices = clock_ns(), self._fleet.devices
         at_first = (one for one, attempts in self._attempts.items() if attempts == 1)
         waiting = {connection for _, connection in self._returning}

@@ -46,7 +46,7 @@ class ClockEstimate:
     round_trip_ns: int
 
     def least_error_ns(self, before: "ClockEstimate") -> int:
-        """Return the least error of the previous offset, above its bound if a clock jumped."""
+        """Return the least error of the offset of `before`; above its bound if a clock jumped."""
         return abs(self.offset_ns - before.offset_ns) - self.bound_ns
 
 

@@ -125,8 +125,8 @@ class _Channel(asyncio.Protocol):
             return
         for header, block in frames:
             self._host.on_event(messages.WorkerFrame(self.row, header, block))
-            # This ends the worker. If it closed its end first, the error of the next beat would
-            # come before the frames that are still to be read.
+            # This ends the worker. If it closed first, the next beat would fail before its last
+            # frames are read.
             if header.get("re") == "stop" and self.transport is not None:
                 self.transport.close()
 
