@@ -1,6 +1,7 @@
 """`loadgen compare URL URL [-n 3] CASE ...`: brokers in turn, or finished runs, in one table."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,9 @@ def _show(
 ) -> int:
     parts = []
     if repeated := sum(one.spoiled for one in result.measured) if result else 0:
-        parts.append(("repeated", f"{counted(repeated, 'run')} disturbed by other load"))
+        first, *others = compared.cases
+        remarks = (*first.remarks, CLI_TEXT.REPEATED(runs=repeated))
+        compared = replace(compared, cases=(replace(first, remarks=remarks), *others))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
     if advice := advice_of(compared.codes):

@@ -335,21 +335,22 @@ def _most_to_one_target(
     shares: Iterable[Share], groups: tuple[DeviceGroup, ...], targets: int, separate: bool
 ) -> int:
     """Return an upper bound of the connections that these shares make to one target."""
-    most = [0] * targets
+    most, everywhere = [0] * targets, 0
     for share in shares:
         group = groups[share.group]
         if separate and not group.targets:
             topics = group.topic_count
             block = -(-group.count * -(-topics // targets) // topics)
-            each = min(share.count, -(-block // share.step))
-            most = [connections + each for connections in most]
+            everywhere += min(share.count, -(-block // share.step))
             continue
         used = group.targets or range(targets)
         # A share of step s reaches every g-th target, with g = gcd(s, targets).
-        reached = len(used) // math.gcd(share.step, len(used))
-        for target in used:
-            most[target] += -(-share.count // reached)
-    return max(most)
+        each = -(-share.count // (len(used) // math.gcd(share.step, len(used))))
+        if not group.targets:
+            everywhere += each
+        for target in group.targets:
+            most[target] += each
+    return max(most) + everywhere
 
 
 # Private brokers --------------------------------------------------------------------------------

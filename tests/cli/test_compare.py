@@ -2,12 +2,17 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from loadgen.cli import compare
 from loadgen.cli.app import case_first
 from loadgen.cli.main import main
+from loadgen.cli.sweep import played
+from loadgen.run.search.sweep import SweepResult
 from tests.needs import needs_mosquitto
 from tests.report.fabricate import fabricate
 from tests.tables import rows_of
@@ -66,7 +71,14 @@ def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFix
 
 @needs_mosquitto
 @pytest.mark.usefixtures("stand_in_workers")
-def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brokers_take_turns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoiled(*grid: Any) -> SweepResult:
+        result = played(*grid)
+        return replace(result, measured=tuple(replace(one, spoiled=4) for one in result.measured))
+
+    monkeypatch.setattr(compare, "played", spoiled)
     load = ("-n", "1", "fanin", "-d", "10", "-r", "100", "-t", "0.5", "--warmup", "0")
     assert main(["compare", *BROKERS, *load, "--broker-name", "A"]) == 2
     status = main(["compare", *BROKERS, *load, "--json", "--quiet", f"--out={tmp_path / 'out'}"])
@@ -74,6 +86,7 @@ def test_brokers_take_turns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert status == (0 if document["verdict"]["valid"] else 1)
     assert [side["broker"].split()[0] for side in document["sides"]] == list(BROKERS)
     assert (tmp_path / "out" / "side-2" / "run-1" / "run.json").exists()
+    assert "8 runs were repeated" in (tmp_path / "out" / "scorecard.html").read_text()
 
 
 def test_topologies_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -101,7 +101,8 @@ def spread_axis(title: str, values: Iterable[float | None], **more: object) -> F
     positive = [value for value in values if value]
     if positive and max(positive) > _SPREAD * min(positive) > 0:
         return axis(title, **LOG, **more)
-    return from_zero(title, **more)
+    headroom = {"include": 1.1 * max(positive, default=0.0)}
+    return from_zero(title, autorangeoptions=headroom, **more)
 
 
 def layout(**more: object) -> Figure:
