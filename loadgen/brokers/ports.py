@@ -64,7 +64,7 @@ def listen(host: str, port: int = 0) -> socket.socket:
             break
         listener.setblocking(False)
         return listener
-    reason = problem.strerror if problem is not None else "no port to try"
+    reason = str(problem.strerror).lower() if problem is not None else "no port to try"
     place = f"{host}:{port}" if port else host
     raise HostLimitError(BROKER_TEXT.CANNOT_LISTEN(place=place, reason=reason))
 

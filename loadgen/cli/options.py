@@ -301,7 +301,7 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
             file.write(text)
     except OSError as error:
         raise CannotRunError(
-            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=error.strerror)
+            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=str(error.strerror).lower())
         ) from None
 
 

@@ -69,8 +69,8 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and archive.parent.is_dir():
             raise RunDirectoryError(RUN_TEXT.STILL_WRITTEN(path=_shown(run))) from None
-        message = RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=error.strerror or str(error))
-        raise RunDirectoryError(message) from None
+        reason = str(error.strerror or error).lower()
+        raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=reason)) from None
     return archive
 
 
@@ -126,7 +126,7 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
-        reason = error.strerror
+        reason = str(error.strerror).lower()
         message = RUN_TEXT.NO_DOCUMENT(path=_shown(directory), name=name, reason=reason)
         raise RunDirectoryError(message) from None
     except orjson.JSONDecodeError:

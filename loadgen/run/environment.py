@@ -107,7 +107,7 @@ def store_calibration(result: Mapping[str, Any]) -> Path:
         make_folder(path.parent)
         write_json(path, result)
     except OSError as error:
-        raise CannotRunError(RUN_TEXT.NOT_STORED(reason=error.strerror)) from None
+        raise CannotRunError(RUN_TEXT.NOT_STORED(reason=str(error.strerror).lower())) from None
     return path
 
 

@@ -197,8 +197,8 @@ def _size_of_payload(
                     raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
                 size_bytes = header_bytes + len(body)
     except OSError as error:
-        message = RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=error.strerror)
-        raise ScenarioError(message) from None
+        cause = str(error.strerror).lower()
+        raise ScenarioError(RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=cause)) from None
     if size_bytes > limit_bytes:
         raise ScenarioError(RUN_TEXT.LARGE(field=name, size=size_bytes, most=limit_bytes))
     size = (size_bytes, size_bytes)
@@ -288,8 +288,8 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
         with Path(plan.scenario.sut).open("rb") as file:
             text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
     except OSError as error:
-        message = RUN_TEXT.UNREADABLE(field="sut", path=shown, reason=error.strerror)
-        raise ScenarioError(message) from None
+        reason = str(error.strerror).lower()
+        raise ScenarioError(RUN_TEXT.UNREADABLE(field="sut", path=shown, reason=reason)) from None
     except UnicodeDecodeError:
         raise ScenarioError(RUN_TEXT.NOT_UTF_8(field="sut", path=shown)) from None
     return read_description(text)

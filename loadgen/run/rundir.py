@@ -110,7 +110,7 @@ def directory_errors(path: Path) -> Iterator[None]:
             yield
     except OSError as error:
         is_file = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = "it is a file" if is_file else error.strerror
+        reason = "it is a file" if is_file else str(error.strerror).lower()
         shown = printable(str(path), 200)
         raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=shown, reason=reason)) from None
 

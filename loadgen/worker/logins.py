@@ -37,7 +37,7 @@ def read_clients(path: Path) -> Clients:
                 raise ScenarioError(WORKER_TEXT.NO_HEADER(path=shown))
             return _clients(((rows.line_num, row) for row in rows), names, shown)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not CSV text"
+        reason = str(error.strerror).lower() if isinstance(error, OSError) else "it is not CSV text"
         raise ScenarioError(WORKER_TEXT.UNREADABLE(path=shown, reason=reason)) from None
 
 

@@ -122,6 +122,6 @@ def test_what_was_begun_is_removed_when_it_cannot_be_finished(
         write(path, content, mode)
 
     monkeypatch.setattr(certificates, "_write", full)
-    with refused("FILE_NOT_WRITTEN", reason="No space left on device"):
+    with refused("FILE_NOT_WRITTEN", reason="no space left on device"):
         make_certificates(tmp_path / "new", ["localhost"], clients=2, key="ecdsa")
     assert not (tmp_path / "new").exists()

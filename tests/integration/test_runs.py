@@ -268,7 +268,7 @@ async def test_the_system_under_test_is_described_in_the_run_and_refused_before_
         with refused(code, ScenarioError):
             await play(tmp_path / "other", "fanin", broker="reflector", sut=str(sut))
     sut.unlink()
-    with refused("UNREADABLE", field="sut", reason="No such file or directory"):
+    with refused("UNREADABLE", field="sut", reason="no such file or directory"):
         await play(tmp_path / "other", "fanin", broker="reflector", sut=str(sut))
     assert not (tmp_path / "other").exists()
 

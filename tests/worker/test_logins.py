@@ -41,7 +41,7 @@ def test_no_value_of_the_file_is_shown(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         read_clients(path)
     assert SECRET not in str(caught.value)
-    with refused("UNREADABLE", reason="No such file or directory"):
+    with refused("UNREADABLE", reason="no such file or directory"):
         read_clients(tmp_path / "none")
-    with refused("UNREADABLE", reason="Is a directory"):
+    with refused("UNREADABLE", reason="is a directory"):
         read_clients(tmp_path)

@@ -150,7 +150,7 @@ def read_bounded(path: Path, most: int, where: object) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        reason = error.strerror
+        reason = str(error.strerror).lower()
         raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=where, reason=reason)) from None
 
 

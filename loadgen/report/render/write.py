@@ -92,7 +92,7 @@ def write_files(
                 else:
                     data(hidden)
     except OSError as error:
-        reason = error.strerror or error
+        reason = str(error.strerror or error).lower()
         raise RunDirectoryError(
             REPORT_TEXT.UNWRITABLE(kind=kind, directory=out_dir, reason=reason)
         ) from None
