@@ -34,7 +34,7 @@ from loadgen.kernels.payload import (
 )
 from loadgen.kernels.repeats import is_excused, note_first_copy, note_late
 from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
-from loadgen.metrics.interval import SERIES
+from loadgen.metrics.interval import CONNECTED_AT, SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.violations import DUP_ON_FIRST, QOS_RAISED, RETAIN_ON_LIVE, VIOLATIONS
 
@@ -58,9 +58,23 @@ READY = 11  # an event of a streamed connection's socket; the value is epoll's f
 EVENT_LIMIT = 4096
 
 _SERIES_COUNT = len(SERIES)
-S_END_TO_END, S_TRANSIT, S_SEND_DELAY, S_ACKNOWLEDGE = range(4)  # in the order of SERIES
-S_CONNECT, S_TCP, S_TLS, S_CONNACK, S_SUBACK, S_RECONNECT, S_OWN_DELAY = range(4, 11)
-S_PUSHED_BACK, S_CONNECTED_AT, S_RESUBSCRIBE, S_UNSUBSCRIBE, S_RETURN, S_CATCH_UP = range(11, 17)
+S_END_TO_END = SERIES.index("end_to_end")
+S_TRANSIT = SERIES.index("transit")
+S_SEND_DELAY = SERIES.index("send_delay")
+S_ACKNOWLEDGE = SERIES.index("acknowledge")
+S_CONNECT = SERIES.index("connect")
+S_TCP = SERIES.index("tcp")
+S_TLS = SERIES.index("tls")
+S_CONNACK = SERIES.index("connack")
+S_SUBACK = SERIES.index("suback")
+S_RESUBSCRIBE = SERIES.index("resubscribe")
+S_UNSUBSCRIBE = SERIES.index("unsubscribe")
+S_RETURN = SERIES.index("return")
+S_CATCH_UP = SERIES.index("catch_up")
+S_RECONNECT = SERIES.index("reconnect")
+S_OWN_DELAY = SERIES.index("own_delay")
+S_PUSHED_BACK = SERIES.index("pushed_back")
+S_CONNECTED_AT = SERIES.index(CONNECTED_AT)
 
 # The exponent field of a float64, above 52 bits of fraction, is 1022 + the bit length of its value.
 # A bucket drops all but 11 bits, which the first 2048 buckets resolve: 1022 + 11 = 1033.

@@ -159,8 +159,15 @@ def settle_doubts(fleet: PlannedFleet) -> Callable[[], float | None]:
     crash = fleet.plan.crash
     if fleet.extension is not None or (crash is not None and crash.victim == "broker"):
         ranges = []
-    turns = -(-sum(count for _, count in ranges) // _PAIRS_AT_ONCE)
-    tables = [np.array(ranges[turn::turns], np.int64).T.copy() for turn in range(turns)]
+    turns: list[list[tuple[int, int]]] = []
+    room = 0
+    for first, count in ranges:
+        if room < count:
+            turns.append([])
+            room = _PAIRS_AT_ONCE
+        turns[-1].append((first, count))
+        room -= count
+    tables = [np.array(turn, np.int64).T.copy() for turn in turns]
     in_turn = cycle(tables)
 
     def settle_some() -> float | None:
