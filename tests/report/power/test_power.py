@@ -234,6 +234,9 @@ def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: P
     def rows(log: str) -> dict[str, tuple[float | None, str]]:
         (tmp_path / "pdu.csv").write_text(log)
         card = summarize_run(run, [tmp_path / "pdu.csv"], "UTC")
+        renderings = [str(text) for text in make.rendered(card)[:3]]
+        for remark in (row.remark.partition("/")[0] for row in card.rows):
+            assert all(remark in text for text in renderings)
         return {row.name: (row.value, row.remark) for row in card.rows}
 
     fine = [f"{1366970645 + s / 10:.1f},100,{1 + s * 100 / 36000:.6f}" for s in range(-5, 60)]

@@ -338,7 +338,8 @@ def test_scenario_of_a_step() -> None:
     assert (scenario.rate, scenario.latency_bound) == (1234.5, 0.1)
     assert (scenario.duration, scenario.warmup) == (5, 1)
     short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=1.0)
-    assert step_scenario(short, Probe(1000, "raise")).warmup == 0.5
+    raised = step_scenario(short, Probe(1000, "raise"))
+    assert (raised.duration, raised.warmup) == (1, 0.5)
     assert step_scenario(short, Probe(1000, "confirm")).duration == 1
     assert step_scenario(short, Probe(1000, "confirm")).latency_bound is None
     burst = build_scenario("connburst", None, {"duration": 9})
