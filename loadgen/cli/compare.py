@@ -1,7 +1,6 @@
 """`loadgen compare URL URL [-n 3] CASE ...`: brokers in turn, or finished runs, in one table."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from loadgen.report.headline import headline
 from loadgen.report.record import runs_in
 from loadgen.report.render.text import name, notice_lines, number
 from loadgen.report.render.write import write_comparison
-from loadgen.run.search.sweep import SIDES, Sweep, SweepResult
+from loadgen.run.search.sweep import SIDES, Sweep
 from loadgen.sentences import CLI_TEXT, counted, duration
 
 
@@ -41,8 +40,6 @@ def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     brokers = flags["sides"]
     _require_sides(brokers)
     scenario = options.read_scenario(case, {**flags, "broker": one_of(brokers)})
-    if scenario.broker_name is not None:
-        raise UsageError(CLI_TEXT.NAME_OF_SIDES(sides=len(brokers)))
     check_power_logs(scenario)
     axes = (("broker", tuple(brokers)),)
     grid = Sweep(scenario, axes, flags["repeat"], again=True, strict=True, folder=SIDES)
@@ -51,7 +48,7 @@ def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     if len(sides) < len(brokers):
         tell([f"loadgen: interrupted before each broker had a run; see {result.directory}"])
         return 130
-    status = _show(compare_sides(sides), result.directory, flags, result)
+    status = _show(compare_sides(sides), result.directory, flags)
     return 130 if result.interrupted else status
 
 
@@ -75,17 +72,8 @@ def compare_directories(flags: options.Flags) -> int:
     return _show(compare_sides(compared), flags["out"], flags)
 
 
-def _show(
-    compared: Compared,
-    directory: Path | None,
-    flags: options.Flags,
-    result: SweepResult | None = None,
-) -> int:
+def _show(compared: Compared, directory: Path | None, flags: options.Flags) -> int:
     parts = []
-    if repeated := sum(one.spoiled for one in result.measured) if result else 0:
-        first, *others = compared.cases
-        remarks = (*first.remarks, CLI_TEXT.REPEATED(runs=repeated))
-        compared = replace(compared, cases=(replace(first, remarks=remarks), *others))
     if directory is not None:
         parts.append(("files", f"{directory} · page {write_comparison(compared, directory)}"))
     if advice := advice_of(compared.codes):

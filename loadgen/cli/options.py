@@ -16,7 +16,7 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario, require_groups
 from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
-from loadgen.errors import CannotRunError, ScenarioError, UsageError
+from loadgen.errors import CannotRunError, ScenarioError, UsageError, system_reason
 from loadgen.plan.fields import Count, FieldKind, Flag, option_of
 from loadgen.plan.scenario import FILE_LIMIT_CHARACTERS, Scenario, read_toml
 from loadgen.plan.units import shown
@@ -301,7 +301,7 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
             file.write(text)
     except OSError as error:
         raise CannotRunError(
-            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=str(error.strerror).lower())
+            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=system_reason(error))
         ) from None
 
 

@@ -540,11 +540,12 @@ def half_width(first: Sequence[float], other: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ComparedSide:
-    """The runs of a side, with their directories."""
+    """The runs of a side, with their directories; `spoiled` counts those that were made again."""
 
     name: str
     directories: tuple[Path, ...]
     cards: tuple[ScoreCard, ...]
+    spoiled: int = 0
 
     @property
     def codes(self) -> tuple[str, ...]:
@@ -613,8 +614,13 @@ def sides_of(result: SweepResult, card_of: Callable[[Path], ScoreCard]) -> list[
 
     If these are the same, their URLs follow.
     """
+    spoiled: Counter[str] = Counter()
+    for one in result.measured:
+        spoiled[one.key] += one.spoiled
     sides = [
-        ComparedSide(point.values["broker"], tuple(runs), tuple(map(card_of, runs)))
+        ComparedSide(
+            point.values["broker"], tuple(runs), tuple(map(card_of, runs)), spoiled[point.key]
+        )
         for point in result.points
         if (runs := result.runs_of(point))
     ]
@@ -638,7 +644,10 @@ def compare_sides(sides: Sequence[ComparedSide]) -> Compared:
     if all(one.isdisjoint(other) for one, other in combinations(kinds, 2)):
         listing = tuple(name(" ".join(kind), 40) for kind in sorted(set().union(*kinds)))
         raise RunDirectoryError(REPORT_TEXT.NOTHING_ALIKE(kinds=listing))
-    return Compared(tuple(sides), tuple(compare(cards, names=names)))
+    first, *others = compare(cards, names=names)
+    if spoiled := sum(side.spoiled for side in sides):
+        first = replace(first, remarks=(*first.remarks, REPORT_TEXT.REPEATED(runs=spoiled)))
+    return Compared(tuple(sides), (first, *others))
 
 
 def comparison_document(compared: Compared) -> dict[str, Any]:

@@ -164,6 +164,8 @@ def points_of(grid: Sweep) -> tuple[SweepPoint, ...]:
             raise ScenarioError(RUN_TEXT.NO_VALUE(field=name))
         if again := next((one for one in choices if choices.count(one) > 1), ""):
             raise ScenarioError(RUN_TEXT.VALUE_TWICE(field=name, value=again, first=""))
+        if name == "broker" and len(choices) > 1 and grid.scenario.broker_name is not None:
+            raise ScenarioError(RUN_TEXT.NAME_OF_SEVERAL(count=len(choices)))
         total *= len(choices)
     if total > POINTS_LIMIT:
         raise ScenarioError(RUN_TEXT.MANY_RUNS(total=total, most=POINTS_LIMIT))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.cases.registry import build_scenario
+from loadgen.cases.registry import build_scenario, vary
 from loadgen.errors import (
     BrokerRefusedError,
     BrokerUnreachableError,
@@ -60,6 +60,7 @@ def test_every_combination_the_first_field_varying_slowest() -> None:
         (Sweep(FANOUT, (("ratio", ("1k", "1000")),)), "VALUE_TWICE"),
         (Sweep(FANOUT, (("ratio", ()),)), "NO_VALUE"),
         (Sweep(FANOUT, (("case", ("fanin",)),)), "NOT_SWEPT"),
+        (Sweep(vary(FANOUT, {"broker_name": "A"}), (("broker", ("a", "b")),)), "NAME_OF_SEVERAL"),
         (Sweep(FANOUT, (("pdu", ("log.csv",)),)), "NOT_SWEPT"),
         (Sweep(SupplyChain(), (("topology", ("horizontal", "vertical")),)), "NOT_SWEPT"),
         (Sweep(FANOUT, (("ratio", tuple(map(str, range(1, 20_000)))),)), "MANY_RUNS"),
