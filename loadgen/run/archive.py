@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from loadgen.cases.registry import CASES
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import RunDirectoryError, system_reason
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import replacing
 from loadgen.run.seal import verify
@@ -69,7 +69,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and archive.parent.is_dir():
             raise RunDirectoryError(RUN_TEXT.STILL_WRITTEN(path=_shown(run))) from None
-        reason = str(error.strerror or error).lower()
+        reason = system_reason(error)
         raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=reason)) from None
     return archive
 
@@ -126,7 +126,7 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
-        reason = str(error.strerror).lower()
+        reason = system_reason(error)
         message = RUN_TEXT.NO_DOCUMENT(path=_shown(directory), name=name, reason=reason)
         raise RunDirectoryError(message) from None
     except orjson.JSONDecodeError:

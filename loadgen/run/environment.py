@@ -18,7 +18,7 @@ import loadgen
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.brokers.this_host import available_memory_bytes, local_addresses
-from loadgen.errors import CannotRunError
+from loadgen.errors import CannotRunError, system_reason
 from loadgen.plan.fit import Host
 from loadgen.run.control_groups import memory_left, processor_quota, words_of
 from loadgen.run.redaction import printable
@@ -107,7 +107,7 @@ def store_calibration(result: Mapping[str, Any]) -> Path:
         make_folder(path.parent)
         write_json(path, result)
     except OSError as error:
-        raise CannotRunError(RUN_TEXT.NOT_STORED(reason=str(error.strerror).lower())) from None
+        raise CannotRunError(RUN_TEXT.NOT_STORED(reason=system_reason(error))) from None
     return path
 
 

@@ -17,7 +17,7 @@ from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.brokers.rehearsal import Wanted, folded, rehearse, version_of
 from loadgen.brokers.watch import require_process
 from loadgen.cases.registry import case_of, resolve, vary
-from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.errors import BrokerRefusedError, ScenarioError, system_reason
 from loadgen.kernels.payload import HEADER_BYTES, IN_FRONT
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1, VERSION_NAMES
@@ -197,7 +197,7 @@ def _size_of_payload(
                     raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
                 size_bytes = header_bytes + len(body)
     except OSError as error:
-        cause = str(error.strerror).lower()
+        cause = system_reason(error)
         raise ScenarioError(RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=cause)) from None
     if size_bytes > limit_bytes:
         raise ScenarioError(RUN_TEXT.LARGE(field=name, size=size_bytes, most=limit_bytes))
@@ -288,7 +288,7 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
         with Path(plan.scenario.sut).open("rb") as file:
             text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
     except OSError as error:
-        reason = str(error.strerror).lower()
+        reason = system_reason(error)
         raise ScenarioError(RUN_TEXT.UNREADABLE(field="sut", path=shown, reason=reason)) from None
     except UnicodeDecodeError:
         raise ScenarioError(RUN_TEXT.NOT_UTF_8(field="sut", path=shown)) from None

@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 import orjson
 
-from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
+from loadgen.errors import DiskError, HostLimitError, RunDirectoryError, system_reason
 from loadgen.run.redaction import printable, scrub
 from loadgen.sentences import RUN_TEXT
 
@@ -110,7 +110,7 @@ def directory_errors(path: Path) -> Iterator[None]:
             yield
     except OSError as error:
         is_file = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = "it is a file" if is_file else str(error.strerror).lower()
+        reason = "it is a file" if is_file else system_reason(error)
         shown = printable(str(path), 200)
         raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=shown, reason=reason)) from None
 

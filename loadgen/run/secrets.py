@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
-from loadgen.errors import ScenarioError
+from loadgen.errors import ScenarioError, system_reason
 from loadgen.plan.plan import Plan
 from loadgen.run.redaction import SOURCE, printable
 from loadgen.sentences import RUN_TEXT
@@ -169,6 +169,6 @@ def _content_of(name: str, where: str) -> bytes:
         with path.open("rb") as file:
             return file.read(_LIMIT_BYTES + 3)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=reason)
         raise ScenarioError(message) from None

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from loadgen.brokers.this_host import HostProcess, with_descendants
-from loadgen.errors import CannotRunError, MissingProgramError, UsageError
+from loadgen.errors import CannotRunError, MissingProgramError, UsageError, system_reason
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
 from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
@@ -125,7 +125,7 @@ def _require_answer(master: str) -> None:
             socket.create_connection(place, _ANSWER_S).close()
             return
         except OSError as error:
-            reason = printable((error.strerror or str(error)).lower(), 200)
+            reason = printable(system_reason(error), 200)
     if reason:
         raise CannotRunError(SPARK_TEXT.NO_MASTER(master=printable(master, 100), reason=reason))
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import AfterValidator, TypeAdapter
 
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import RunDirectoryError, system_reason
 from loadgen.report.render.text import name
 from loadgen.sentences import REPORT_TEXT
 
@@ -150,7 +150,7 @@ def read_bounded(path: Path, most: int, where: object) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        reason = str(error.strerror).lower()
+        reason = system_reason(error)
         raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=where, reason=reason)) from None
 
 

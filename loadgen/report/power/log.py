@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.errors import PowerLogError
+from loadgen.errors import PowerLogError, system_reason
 from loadgen.report.power.columns import (
     AROUND_NAMES,
     NO_WATTS_THERE,
@@ -132,7 +132,7 @@ def _bytes_of(log: PduLog, most: int = -1) -> bytes:
         with log.path.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=reason)) from None
 
 

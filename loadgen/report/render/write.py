@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from loadgen.errors import RunDirectoryError
+from loadgen.errors import RunDirectoryError, system_reason
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Compared, comparison_document
 from loadgen.report.model import Report
@@ -92,7 +92,7 @@ def write_files(
                 else:
                     data(hidden)
     except OSError as error:
-        reason = str(error.strerror or error).lower()
+        reason = system_reason(error)
         raise RunDirectoryError(
             REPORT_TEXT.UNWRITABLE(kind=kind, directory=out_dir, reason=reason)
         ) from None

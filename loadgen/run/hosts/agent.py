@@ -20,7 +20,7 @@ import numpy as np
 
 from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header
+from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header, system_reason
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_load import LoadWatch
 from loadgen.run.host_watch import GAP_NS, HostAttendance
@@ -197,7 +197,7 @@ class Agent:
                 try:
                     tried.bind((source, 0))
                 except OSError as error:
-                    reason = (error.strerror or str(error)).lower()
+                    reason = system_reason(error)
                     raise HostLimitError(
                         RUN_TEXT.SOURCE_ADDRESS(address=source, reason=reason)
                     ) from None

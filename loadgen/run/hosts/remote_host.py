@@ -22,7 +22,7 @@ from weakref import WeakSet
 import numpy as np
 
 from loadgen.brokers.ask import together
-from loadgen.errors import CannotRunError, LoadgenError
+from loadgen.errors import CannotRunError, LoadgenError, system_reason
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.environment import versions
@@ -388,7 +388,7 @@ async def listening(
             ssl_shutdown_timeout=CLOSE_S,
         )
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = system_reason(error)
         raise CannotRunError(RUN_TEXT.NO_LISTENER(address=address, reason=reason)) from None
     agents.address = agents.server.sockets[0].getsockname()[:2]
     try:
