@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 BACKLOG_FLOOR_S = 0.1
-"""Growth over the window that counts as noise: the deliveries of this time."""
+BACKLOG_FLOOR_SHARE = 0.03
+"""Growth over the window that counts as noise: the deliveries of this time, but at most of this
+share of the window, else short windows would hold loads far above the limit."""
 BACKLOG_FLOOR_MESSAGES = 100
 BACKLOG_FEW = 2
 BACKLOG_SIGMAS = 4
-"""At low rates, noise is this many standard deviations of the messages of `BACKLOG_FLOOR_S` at both
-ends, and a few messages, but at most the floor."""
+"""At low rates, noise is this many standard deviations of the messages of that time at both ends,
+and a few messages, but at most the floor."""
 BACKLOG_EDGE_NS = 500_000_000
 BACKLOG_EDGE_SHARE = 0.05
 BACKLOG_EDGE_SAMPLES = 3
@@ -51,11 +53,17 @@ class Growth:
         return self.is_old or self.messages > self.tolerated + self.late
 
 
-def tolerated_growth(message_rate: float, delivery_rate: float) -> float:
-    """Return the growth that is noise at these rates a second, in messages."""
-    chance = BACKLOG_FEW + BACKLOG_SIGMAS * math.sqrt(2 * BACKLOG_FLOOR_S * message_rate)
+def tolerated_s(window_s: float) -> float:
+    """Return the time whose deliveries are noise over such a window, in seconds."""
+    return min(BACKLOG_FLOOR_S, BACKLOG_FLOOR_SHARE * window_s)
+
+
+def tolerated_growth(message_rate: float, delivery_rate: float, window_s: float) -> float:
+    """Return the growth over the window that is noise at these rates a second, in messages."""
+    floor_s = tolerated_s(window_s)
+    chance = BACKLOG_FEW + BACKLOG_SIGMAS * math.sqrt(2 * floor_s * message_rate)
     copies = max(delivery_rate / message_rate, 1.0) if message_rate else 1.0
-    return max(BACKLOG_FLOOR_S * delivery_rate, min(BACKLOG_FLOOR_MESSAGES, chance * copies))
+    return max(floor_s * delivery_rate, min(BACKLOG_FLOOR_MESSAGES, chance * copies))
 
 
 def waits_too_long(

@@ -233,7 +233,7 @@ class RunFacts:
             samples = tuple((time_ns, 0, outstanding) for time_ns, _, outstanding in samples)
         window, window_s = self.messages.window, self.window_s or 1.0
         delivery_rate = window.expected / window_s
-        tolerated = tolerated_growth(window.sent / window_s, delivery_rate)
+        tolerated = tolerated_growth(window.sent / window_s, delivery_rate, window_s)
         if self.service.arrived == 0:
             # If nothing arrived, no growth is noise.
             tolerated = min(tolerated, BACKLOG_FEW - 1)

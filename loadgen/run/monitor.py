@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
-from loadgen.judge.backlog import BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S, BacklogSample
+from loadgen.judge.backlog import BACKLOG_FLOOR_MESSAGES, BacklogSample, tolerated_s
 from loadgen.judge.backlog_watch import BacklogWatch
 from loadgen.judge.certainty import certain_verdict
 from loadgen.judge.ledger import Counted, ledger_of
@@ -319,8 +319,8 @@ class Monitor:
         if self.certain.is_set() or self.phase != "measure" or backlog is None:
             return
         deliveries_per_s = delivered_rate(self._plan.groups, self._plan.separate_count)
-        tolerated = max(BACKLOG_FLOOR_MESSAGES, BACKLOG_FLOOR_S * deliveries_per_s)
         window_s = (backlog.end_ns - backlog.start_ns) / NS
+        tolerated = max(BACKLOG_FLOOR_MESSAGES, tolerated_s(window_s) * deliveries_per_s)
         if certain_verdict(self._course, window_s, tolerated) in self._ends_when_certain:
             self.certain.set()
 

@@ -21,10 +21,11 @@ def unstable(
 ) -> dict[str, float]:
     """Return the growth, by message type, of each depth that grew by more than noise."""
     grown = {}
+    window_s = (window[1] - window[0]) / NS
     for name, course in depths.items():
         inside = [(at, 0, depth) for at, depth in course if window[0] <= at <= window[1]]
         growth = backlog_growth(inside)
-        if growth > tolerated_growth(*rates[name]):
+        if growth > tolerated_growth(*rates[name], window_s):
             grown[name] = growth
     return grown
 

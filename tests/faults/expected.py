@@ -20,6 +20,7 @@ RETURN_NS = 1_500_000_000
 TAIL_MESSAGES = 2
 """A device writes at most as many to a connection that has been cut before it notices."""
 BACKLOG_FLOOR_S = 0.1
+BACKLOG_FLOOR_PART = 0.03
 BACKLOG_MOST = 100
 UNWATCHED_S = 0.5
 """A watch that stood still for so long may have missed a standstill of the broker."""
@@ -585,11 +586,12 @@ def _standing(scene: _Scene) -> Span:
         before += header.intended_ns < start_ns <= delivery.at_ns
     sent_rate = float(schedule.fields["rate"])
     rate = sent_rate * scene.deliveries_each
-    # At low rates chance alone makes the messages of 0.1 s differ by so many.
-    chance = (2 + 4 * math.sqrt(2 * BACKLOG_FLOOR_S * sent_rate)) * scene.deliveries_each
-    limit = max(BACKLOG_FLOOR_S * rate, min(BACKLOG_MOST, chance))
-    # It is seen over the last part of the window, in the middle of which less stood.
     window_s = (end_ns - start_ns) / 1e9
+    floor_s = min(BACKLOG_FLOOR_S, BACKLOG_FLOOR_PART * window_s)
+    # At low rates chance alone makes the messages of this time differ by so many.
+    chance = (2 + 4 * math.sqrt(2 * floor_s * sent_rate)) * scene.deliveries_each
+    limit = max(floor_s * rate, min(BACKLOG_MOST, chance))
+    # It is seen over the last part of the window, in the middle of which less stood.
     limit += BACKLOG_PART * rate * window_s
     # A few messages are a backlog, too, if the oldest waits for too long.
     over_s = (end_ns - oldest_ns) / 1e9 - max(BACKLOG_WAIT_S, BACKLOG_WAIT_PART * window_s)

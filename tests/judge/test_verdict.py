@@ -104,6 +104,9 @@ COURSES: list[tuple[str, dict[str, Any], list[str]]] = [
     # At a high rate, a tenth of a second is noise.
     ("FAST", {"backlog": rising(10_000)}, []),
     ("FAST", {"backlog": rising(11_000)}, ["BACKLOG_GROWS"]),
+    # In a short window, a share of it.
+    ("SHORT", {"backlog": rising(3_100, 1)}, []),
+    ("SHORT", {"backlog": rising(3_300, 1)}, ["BACKLOG_GROWS"]),
     ("SLOW", {"backlog": rising(24, 2)}, ["BACKLOG_GROWS"]),
     # Nothing received in the window is no chance.
     ("RARE", {**STOOD, "arrived": 1}, []),
