@@ -177,10 +177,14 @@ def test_a_large_share_is_too_much_from_a_floor_on() -> None:
     above = Generator(own_delay=OwnDelay(read_p99_us=floor_us + 1))
     (values,) = own_delay.dominant(above, bounds)
     assert values["share"] == 1
-    slow = replace(BOUNDS, latency_p99_us=(floor_us + 1) / OWN_SHARE_LIMIT)
-    assert not saturated(above, slow)
-    (remark,) = own_delay.noticeable(above, slow)
-    assert remark["share"] == 0.5
+    assert not saturated(above, replace(BOUNDS, latency_p99_us=(floor_us + 1) / OWN_SHARE_LIMIT))
+
+
+@pytest.mark.parametrize(("own_us", "p99_us", "shares"), rows_of("judge.own_delay_remarked"))
+def test_half_of_the_p99_is_remarked(own_us: float, p99_us: float, shares: list[float]) -> None:
+    generator = Generator(own_delay=OwnDelay(send_p99_us=own_us))
+    bounds = replace(BOUNDS, latency_p99_us=p99_us, limit_us=100_000)
+    assert [values["share"] for values in own_delay.noticeable(generator, bounds)] == shares
 
 
 @pytest.mark.parametrize(
