@@ -21,6 +21,8 @@ from loadgen.plan.units import parse_number, shown
 from loadgen.sentences import JUDGE_TEXT, Text
 
 AIMS = ("rate", "devices", "base")
+_STARTS = {"rate": 500.0, "devices": 500.0, "base": 20.0}
+"""First loads: about 500 messages a second."""
 
 GROWTH = 2.5  # factor of one raise: few steps, and no load more than 2.5 times the limit
 PRECISION = 0.05
@@ -141,7 +143,7 @@ def aim_for(
     integral = isinstance(spec, Count)
     lowest = max(spec.minimum, 1.0 if integral else 0.0)
     if start is None:
-        start = 500.0 if field in ("rate", "devices") else 1.0
+        start = _STARTS.get(field, 1.0)
         if field == "rate":
             # Deliveries, not messages, make the broker's work.
             start = max(5.0, start / getattr(scenario, "ratio", 1))

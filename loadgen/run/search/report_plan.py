@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from loadgen.cases.registry import build_scenario
+from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
 from loadgen.judge.next_step import aim_for, requirements
 from loadgen.judge.published import Conditions
@@ -87,7 +87,9 @@ class ReportItem:
         if not self.search:
             run_s = self.duration_s(window_s) + _WARMUP_S + _RUN_OVERHEAD_S
             return self.points * self.repeat * run_s
-        steps_s = _STEPS * (_SHARE_OF_WINDOW * window_s + _STEP_OVERHEAD_S)
+        # The steps of the other cases end early.
+        share = 1.0 if CASES[self.case].disclosure else _SHARE_OF_WINDOW
+        steps_s = _STEPS * (share * window_s + _STEP_OVERHEAD_S)
         return self.points * (steps_s + REPEAT * window_s + _RUN_OVERHEAD_S)
 
 

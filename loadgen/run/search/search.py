@@ -73,7 +73,7 @@ STEP_WARMUP_S = 1.0  # longest warm-up of a step; its devices are already connec
 CONFIRMATIONS = 3  # windows of a confirmation, all of which must hold
 LONG_CONFIRMATIONS = 2
 """The same for a search without short steps; an earlier step at the load is one of them."""
-_SCALES = ("rate", "ratio", "devices")
+_SCALES = ("rate", "ratio", "devices", "base")
 """Fields in proportion to which a run's deliveries grow, `devices` if there is no rate."""
 
 

@@ -353,6 +353,11 @@ def test_scenario_of_a_step() -> None:
 def test_what_a_failed_step_says_the_broker_served(rate: float, ceiling: float) -> None:
     served = served_load(wanted(), rate, facts_at(rate, ceiling))
     assert served == pytest.approx(min(rate, ceiling), rel=0.01)
+    chain = build_scenario("specjms", None, {})
+    bases = Search(chain, aim_for(chain, "base"), wanted().require)
+    assert bases.aim.start == 20
+    of_bases = served_load(bases, rate / 10, facts_at(rate, ceiling))
+    assert of_bases == pytest.approx(min(rate, ceiling) / 10, rel=0.01)
 
 
 def test_served_load_where_it_cannot_be_told() -> None:
