@@ -11,8 +11,8 @@ _PAGE = """\
 
 <!-- Made by `python -m bench.codes_page > docs/codes.md`; a test compares it. -->
 
-A run is VALID if and only if there is no reason against it. The score card lists causes before
-their effects; this table begins with the most important code."""
+A run is VALID if and only if there is no reason against it. The table begins with the
+most important code; the others have the order of the score card, causes before effects."""
 
 _REMARKS = """
 ## Remarks
@@ -21,8 +21,8 @@ A remark does not affect the verdict."""
 _VIOLATIONS = """
 ## Violations of the specification
 
-Each violation is counted. Numbers in brackets are statements or sections of MQTT 5. These
-violations can change a figure or break a client, so they are reasons (`PROTOCOL`):
+Each violation is counted. Brackets name the statement or section of MQTT 5 that is
+violated. These violations can change a figure or break a client, so they are reasons (`PROTOCOL`):
 """
 _HARMLESS = """
 These are remarks:
