@@ -32,6 +32,10 @@ MOST_SIDES, _MOST_RUNS = 12, 5  # maximum number of sides that are drawn, and of
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
 """Marks of points through which no line goes."""
 
+_LEGEND_ROW = 20  # height of two entries of a legend
+
+_DASHES = ("solid", "dash", "dot")  # of the figures of a side
+
 _TAIL = "p99"  # figure that is drawn below the others
 
 
@@ -49,7 +53,7 @@ def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
     """Return the lines of a case's style over a field, and the 99th percentile below them.
 
     The second line of a style with two axes has an axis on the right. Points with a mark are drawn
-    separately.
+    separately. Of several sides each has a colour, and each figure a dash.
     """
     style, varied = style_of(case), field.replace("_", " ")
     unit = FIGURES[style.main].unit
@@ -64,13 +68,17 @@ def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
     for label, along in members.items():
         for which, (key, words) in enumerate(shown):
             of_axis = "y3" if tail and key == _TAIL else "y2" if two_axes and which == 1 else "y"
-            color = color_of([*members].index(label) * len(shown) + which)
+            several = len(members) > 1
+            color = color_of([*members].index(label) if several else which)
+            dash = _DASHES[which] if several else _DASHES[0]
             for mark in dict.fromkeys(("", *(point.mark for point in along))):
                 drawn = [(p.at, p.figures.get(key) if p.mark == mark else None) for p in along]
                 if all(y is None for _, y in drawn):
                     continue
                 words_of_line = ", ".join(filter(None, (words, label, mark)))
-                trace = line(words_of_line, drawn, color, "%{y:,.1f}", of_axis, marked=True)
+                trace = line(
+                    words_of_line, drawn, color, "%{y:,.1f}", of_axis, marked=True, dash=dash
+                )
                 if mark:
                     trace["mode"] = "markers"
                     trace["marker"] = {"symbol": _SYMBOLS[mark], "size": 10, "color": color}
@@ -95,7 +103,8 @@ def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
         axes["yaxis3"] = spread_axis("p99, µs", values(_TAIL), domain=[0.0, 0.28])
     look = layout(xaxis=xaxis, **axes, showlegend=True)
     title = f"{name(case.upper(), 60)} by {varied}"
-    return chart(title, REPORT_TEXT.VARIED(), lines, look, height=480 if tail else 360)
+    height = (480 if tail else 360) + _LEGEND_ROW * max(0, len(lines) // 2 - 2)
+    return chart(title, REPORT_TEXT.VARIED(), lines, look, height=height)
 
 
 def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Chart | None:

@@ -316,8 +316,8 @@ def _cell(figure: ReportFigure | None) -> Cell:
     mark = _mark(figure)
     spread = "" if figure.spread is None else f"spread {percent(figure.spread, 1)}"
     within = "" if figure.within is None else f"within {percent(figure.within, 1)}"
-    notes = tuple(filter(None, (spread, within, mark.get("sign"))))
-    return Cell(figure.value, notes=notes, wrong=mark.get("prefix") == "")
+    note = ", ".join(filter(None, (spread, within, mark.get("sign"))))
+    return Cell(figure.value, notes=(note,), wrong=mark.get("prefix") == "")
 
 
 def _charted(shown: Sequence[_Shown]) -> Iterator[Section]:

@@ -183,7 +183,8 @@ def system_sections(record: RunRecord) -> Iterator[DataTable]:
         yield table("storage", [("stored before it is acknowledged", answer)], storage=storage)
     if record.configuration:
         lines = [line.strip() for line in record.configuration[:_MOST_LINES]]
-        yield table("configuration", [line.partition(" ")[::2] for line in lines])
+        settings = [line.partition(" ")[::2] for line in lines if line != "}"]
+        yield table("configuration", [(key.rstrip(":"), value) for key, value in settings])
     for key, title in PARTS.items():
         described = part(record.sut, key)
         rows = [(LINES[line], _cell(described[line])) for line in LINES if line in described]

@@ -58,6 +58,8 @@ def test_another_field_that_differs_names_the_lines(base: Path) -> None:
         "egress (right), size [100, 100]",
     ]
     assert lines[0]["x"] == [1, 30]
+    looks = [(line["line"]["color"], line["line"]["dash"]) for line in lines]
+    assert looks == [(c, d) for c in ("$blue", "$orange") for d in ("solid", "dash", "dot")]
 
 
 def test_sides_of_one_load_have_a_distribution_for_each_run(base: Path) -> None:
