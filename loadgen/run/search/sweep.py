@@ -339,8 +339,11 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
     if above is None:
         return "at least"
     precision = PRECISION if aim is None else aim.precision
-    near = above <= load * (1 + precision) or (
-        aim is not None and aim.integral and above - load <= 1
+    # A search of a broker that wavers is content with twice the precision.
+    near = (
+        limit["ended"] == "confirmed"
+        or above <= load * (1 + precision)
+        or (aim is not None and aim.integral and above - load <= 1)
     )
     return "closed" if near else "not closed"
 

@@ -20,7 +20,7 @@ from loadgen.judge.verdict import Reason, Verdict
 from loadgen.plan.scenario import Scenario
 from loadgen.run.rundir import exclusive
 from loadgen.run.search.search import Search
-from loadgen.run.search.sweep import SIDES, Sweep, SweepState, journal_of, points_of
+from loadgen.run.search.sweep import SIDES, Sweep, SweepState, journal_of, points_of, standing_of
 from loadgen.run.testbed import Testbed
 from loadgen.specjms.scenario import SupplyChain
 from tests.refusals import refused
@@ -360,6 +360,8 @@ async def test_search_that_stopped_early_is_no_limit(
     assert one.limit is not None and one.limit["confirmed"]
     assert (one.limit["stands"], one.valid) == (stands, stands == "closed")
     assert result.exit_status == (0 if stands == "closed" else 1)
+    wavering = {"load": 100.0, "above": 109.0, "ended": "confirmed"}
+    assert standing_of(wavering, None) == "closed"
 
 
 async def test_searches_that_ran_out_of_steps_go_on(runs: FakeRuns, tmp_path: Path) -> None:
