@@ -16,6 +16,8 @@ OWN_SHARE_LIMIT = 0.5
 """Share of own delay in a p99 above which that describes this host rather than the broker."""
 OWN_FLOOR_SHARE = 0.2
 """Share of the send delay's limit below which own delay is tolerated: a time slice or two."""
+REMARK_SHARE = 0.1
+"""Share of the p99, and of the limits above, from which own delay is mentioned."""
 REMARK_FLOOR_US = 1_000.0  # own delay up to this is not mentioned, whatever its share of the p99
 CAUSE_SHARE = 0.5  # share of the lost time that a cause must explain
 UNWATCHED_S = 0.5  # time without a watch in which a standstill of the broker can go unseen
@@ -210,10 +212,11 @@ def breaks_bounds(generator: Generator, bounds: DelayBounds) -> Iterator[Values]
 
 
 def noticeable(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
-    """Find an own delay that is half of the p99 of a sound window, or more."""
-    own_us = own_p99_us(generator.own_delay, bounds)
-    share_us = OWN_SHARE_LIMIT * (bounds.latency_p99_us or 0.0)
-    if own_us > REMARK_FLOOR_US and own_us >= share_us and not saturated(generator, bounds):
+    """Find an own delay that is large, or half of the p99 of a sound window."""
+    own_us, p99_us = own_p99_us(generator.own_delay, bounds), bounds.latency_p99_us or 0.0
+    is_large = own_us > REMARK_SHARE * max(bounds.limit_us, p99_us)
+    is_half = own_us > REMARK_FLOOR_US and own_us >= OWN_SHARE_LIMIT * p99_us
+    if (is_large or is_half) and not saturated(generator, bounds):
         yield _share_values(generator.own_delay, bounds)
 
 
