@@ -121,7 +121,7 @@ def few_processors(needs: fit.Needs, host: fit.Host) -> str:
     """Return a sentence if the messages would take too much of a host's processors, else ""."""
     if needs.cores <= BUSY_SHARE * host.cores:
         return ""
-    return PLAN_TEXT.PROCESSORS(needed=needs.cores, cores=host.cores)
+    return PLAN_TEXT.PROCESSORS(needed=needs.cores, cores=host.cores, share=BUSY_SHARE)
 
 
 def host_like(text: str, host: fit.Host) -> fit.Host:
