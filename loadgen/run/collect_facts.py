@@ -8,15 +8,7 @@ from typing import Any
 
 from loadgen.cases.registry import case_of
 from loadgen.judge.backlog import BACKLOG_EDGE_NS
-from loadgen.judge.facts import (
-    Connects,
-    Ending,
-    Messages,
-    RunFacts,
-    Schedule,
-    Service,
-    SlowFacts,
-)
+from loadgen.judge.facts import Connects, Ending, Messages, RunFacts, Schedule, Service, SlowFacts
 from loadgen.judge.ledger import (
     LONGEST_TEXT,
     Counted,
@@ -51,10 +43,7 @@ from loadgen.run.tally import Tally
 
 
 def facts_of(
-    plan: Plan,
-    state: RunState,
-    losses: Sequence[Loss] = (),
-    held_when_cut: int = 0,
+    plan: Plan, state: RunState, losses: Sequence[Loss] = (), held_when_cut: int = 0
 ) -> RunFacts:
     start_ns, end_ns = state.result_window
     result = ("measure", "end_to_end") if state.messages else ("connect", "connect")

@@ -109,12 +109,7 @@ def reading_of(output: str) -> Reading:
 
 @asynccontextmanager
 async def sampled_power(
-    directory: Path,
-    events: EventLog,
-    *,
-    rapl: bool,
-    command: str | None,
-    powercap: Path = POWERCAP,
+    directory: Path, events: EventLog, *, rapl: bool, command: str | None, powercap: Path = POWERCAP
 ) -> AsyncIterator[None]:
     """Log power once a second for the length of the block; raise CannotRunError without a source.
 

@@ -28,11 +28,7 @@ from loadgen.plan.groups import Target, Tls
 from loadgen.plan.payload_template import read_template
 from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import acquainted
-from loadgen.plan.scenario import (
-    WHOLE_SIZE_MAXIMUM_BYTES,
-    Scenario,
-    processors_of,
-)
+from loadgen.plan.scenario import WHOLE_SIZE_MAXIMUM_BYTES, Scenario, processors_of
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.broker_provider import routes
 from loadgen.run.environment import host_of, machine_identity

@@ -34,9 +34,7 @@ _GIB = 1 << 30
 
 
 def report_of(
-    cards: Sequence[ScoreCard],
-    comparisons: Sequence[Comparison] = (),
-    about: About = NOTHING_SAID,
+    cards: Sequence[ScoreCard], comparisons: Sequence[Comparison] = (), about: About = NOTHING_SAID
 ) -> Report:
     """Return the report of these runs, in the order given.
 

@@ -679,8 +679,5 @@ def comparison_document(compared: Compared) -> dict[str, Any]:
             for comparison in compared.cases
             for line in comparison.lines
         ],
-        "verdict": {
-            "valid": compared.valid,
-            "reasons": list(compared.codes),
-        },
+        "verdict": {"valid": compared.valid, "reasons": list(compared.codes)},
     }

@@ -119,8 +119,7 @@ def _lines(
     if not differences and _same_load(figure, ours["value"]) is False:
         comparable = REPORT_TEXT.SMALLER_LOAD()
         difference = JUDGE_TEXT.DIFFERENCE(
-            ours=f"{number(ours['value'])} {unit}",
-            published=f"{number(figure.value)} {unit}",
+            ours=f"{number(ours['value'])} {unit}", published=f"{number(figure.value)} {unit}"
         )
         of_load = f"no; {difference}"
     for key, title in {**PUBLISHED_FIGURES, _HIGH_WATER_MARK: ""}.items():

@@ -426,8 +426,7 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
             entry.broker,
             _verdict(entry),
             Cell(
-                command_of(entry.measurement, plan),
-                notes=(f"measured/{entry.measurement.folder}",),
+                command_of(entry.measurement, plan), notes=(f"measured/{entry.measurement.folder}",)
             ),
         )
         for entry in shown

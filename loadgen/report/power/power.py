@@ -174,12 +174,7 @@ def steps_of(log: str, outlet: Outlet, form: Format) -> Steps:
 
 
 def outlet_power(
-    log: PduLog,
-    outlet: Outlet,
-    steps: Steps,
-    window: Window,
-    form: Format,
-    offset_ns: int = 0,
+    log: PduLog, outlet: Outlet, steps: Steps, window: Window, form: Format, offset_ns: int = 0
 ) -> OutletPower:
     """Return the mean of an outlet over a window, 0 W if no part is covered.
 

@@ -165,12 +165,7 @@ async def play_report(
 
 
 async def _play(
-    state: ReportState,
-    grid: Sweep,
-    folder: Path,
-    testbed: Testbed,
-    watch: Watch,
-    loaded: set[int],
+    state: ReportState, grid: Sweep, folder: Path, testbed: Testbed, watch: Watch, loaded: set[int]
 ) -> SweepResult:
     def show(sweep_state: SweepState) -> None:
         loaded.add(state.measurement.broker)

@@ -196,11 +196,7 @@ Watch = Callable[[SearchState], None]
 
 
 async def search(
-    spec: Search,
-    directory: Path,
-    testbed: Testbed,
-    *,
-    watch: Watch = lambda _state: None,
+    spec: Search, directory: Path, testbed: Testbed, *, watch: Watch = lambda _state: None
 ) -> SearchResult:
     """Find the limit, in a new directory or in one where the same search was begun.
 
@@ -263,11 +259,7 @@ def _next_step(spec: Search, steps: Sequence[SearchStep]) -> Probe | Limit:
 
 
 async def _play_step(
-    state: SearchState,
-    probe: Probe,
-    journal: Journal[SearchStep],
-    testbed: Testbed,
-    watch: Watch,
+    state: SearchState, probe: Probe, journal: Journal[SearchStep], testbed: Testbed, watch: Watch
 ) -> SearchStep | None:
     """Play the next step; return None if it was interrupted."""
 

@@ -207,11 +207,7 @@ def _shown(name: str, value: str) -> str:
 
 
 async def sweep(
-    grid: Sweep,
-    directory: Path,
-    testbed: Testbed,
-    *,
-    watch: Watch = lambda _state: None,
+    grid: Sweep, directory: Path, testbed: Testbed, *, watch: Watch = lambda _state: None
 ) -> SweepResult:
     """Run the grid, in a new directory or in that of the same sweep, or of a smaller grid.
 
@@ -353,10 +349,7 @@ def journal_of(directory: Path) -> Journal[PointResult]:
 
 
 def _begin(
-    grid: Sweep,
-    points: Sequence[SweepPoint],
-    journal: Journal[PointResult],
-    command: Sequence[str],
+    grid: Sweep, points: Sequence[SweepPoint], journal: Journal[PointResult], command: Sequence[str]
 ) -> dict[tuple[str, int], PointResult]:
     """Write the grid; return earlier results by key and repetition; raise if it lacks one."""
     begun, shown = journal.begun(), printable(str(journal.directory), 200)
