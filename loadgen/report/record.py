@@ -19,14 +19,8 @@ from pydantic_core import PydanticUseDefault
 
 from loadgen.errors import RunDirectoryError
 from loadgen.judge.ledger import Ledger
-from loadgen.metrics.interval import (
-    COUNTERS,
-    DIMENSIONS,
-    INTERVAL_SCHEMA,
-    LATER,
-    RUN_METADATA_KEY,
-    completed,
-)
+from loadgen.metrics import interval
+from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY
 from loadgen.plan.reading import Object, at, objects, part
 from loadgen.report.build.broker_section import BrokerRecords, read_bounded, read_broker
 from loadgen.run.redaction import printable
@@ -310,18 +304,18 @@ def row_groups(file: Path | pa.Buffer, where: str) -> Iterator[pa.Table]:
             rows.validate(full=True)
             if any(column.null_count for column in rows.columns):
                 raise ValueError("a value is missing")
-            table = completed(rows).cast(INTERVAL_SCHEMA)
+            table = interval.completed(rows).cast(INTERVAL_SCHEMA)
             require_counts(table)
             yield table
 
 
 def require_counts(rows: pa.Table) -> None:
     """Raise ValueError for a negative count, and for two rows of one interval."""
-    for title in (*COUNTERS, "count"):
+    for title in (*interval.COUNTERS, "count"):
         least = pc.min(rows[title]).as_py()
         if least is not None and least < 0:
             raise ValueError(f"{title} is {least}: a count cannot be negative")
-    keys = ["time_ns", *(key for key in DIMENSIONS if key != "run")]
+    keys = ["time_ns", *(key for key in interval.DIMENSIONS if key != "run")]
     distinct = rows.group_by(keys).aggregate([([], "count_all")])
     if len(rows) != len(distinct):
         raise ValueError(f"two rows have the same {', '.join(keys)}")

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.cases.registry import case_of
+from loadgen.judge import own_delay as delay
 from loadgen.judge.backlog import BACKLOG_EDGE_NS
 from loadgen.judge.facts import Connects, Ending, Messages, RunFacts, Schedule, Service, SlowFacts
 from loadgen.judge.ledger import (
@@ -17,14 +18,6 @@ from loadgen.judge.ledger import (
     ledgers_of,
     with_acknowledged,
     witness_of,
-)
-from loadgen.judge.own_delay import (
-    DelayGap,
-    Generator,
-    HostDelay,
-    LongestStall,
-    OwnDelay,
-    TimeTaken,
 )
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
@@ -93,7 +86,7 @@ def facts_of(
         connects=connects,
         schedule=_schedule(plan, state, connects.overdue),
         messages=messages,
-        generator=Generator(
+        generator=delay.Generator(
             busy_share=state.tally.busy_share_max(),
             own_delay=own_delay,
             send_delay_limit_us=case.send_delay_limit_us,
@@ -143,7 +136,7 @@ def _counted(plan: Plan, state: RunState, witness: Witness, phase: str | None = 
     return Counted(state.tally.counts(phase), confirmed=sent, owed=owed, waiting=waiting)
 
 
-def _own_delay(state: RunState, tally: Tally, window: Window) -> OwnDelay:
+def _own_delay(state: RunState, tally: Tally, window: Window) -> delay.OwnDelay:
     return own_delay_of(state.stalls, state.hosts, tally, window, state.attendance.gaps)
 
 
@@ -156,10 +149,10 @@ def _worst(tally: Tally, series: str, hosts: Iterable[int]) -> float | None:
 
 def _host_delay(
     number: int, samples: Sequence[HostSample], tally: Tally, window: Window
-) -> HostDelay:
+) -> delay.HostDelay:
     network = network_within(samples, window)
     series = tally.series_of(number)
-    return HostDelay(
+    return delay.HostDelay(
         name=samples[-1].host,
         messages=max((row.count for (at, _), row in series.items() if at == "measure"), default=0),
         read_p99_us=tally.p99_us("measure", "own_delay", number),
@@ -177,7 +170,7 @@ def own_delay_of(
     tally: Tally,
     window: tuple[int, int],
     coordinator: Sequence[tuple[int, int]] = (),
-) -> OwnDelay:
+) -> delay.OwnDelay:
     """Return the facts of a window whose messages are in `tally`.
 
     `hosts` are the samples of each host by its number; `coordinator` are the times in which this
@@ -202,7 +195,7 @@ def own_delay_of(
     if stalled is not None:
         start_s = (stalled.start_ns - begun_ns) / NS
         host = samples[-1].host if samples else ""
-        longest = LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
+        longest = delay.LongestStall(stalled.worker, start_s, stalled.ns / NS, host)
     cuts: list[tuple[str, int, int, bool]] = []
     spans = [("the coordinator", *gap, True) for gap in coordinator]
     for last in (samples[-1] for samples in hosts.values()):
@@ -220,22 +213,22 @@ def own_delay_of(
         if stall.ns >= GAP_NS
     ]
 
-    def gaps_of(spans: Iterable[tuple[str, int, int, bool]]) -> tuple[DelayGap, ...]:
+    def gaps_of(spans: Iterable[tuple[str, int, int, bool]]) -> tuple[delay.DelayGap, ...]:
         return tuple(
-            DelayGap(name, (start_ns - begun_ns) / NS, (end_ns - start_ns) / NS, watches)
+            delay.DelayGap(name, (start_ns - begun_ns) / NS, (end_ns - start_ns) / NS, watches)
             for name, start_ns, end_ns, watches in spans
         )
 
     busy_s, waited_s = tally.busiest_s()
-    return OwnDelay(
+    return delay.OwnDelay(
         stalled_s=sum(part.ns for part in worst) / NS,
         longest=longest,
-        in_stalls=TimeTaken(
+        in_stalls=delay.TimeTaken(
             *between(samples, [(part.start_ns, part.end_ns) for part in worst]),
             sum(part.waited_ns for part in worst) / NS,
             sum(part.busy_ns for part in worst) / NS,
         ),
-        in_window=TimeTaken(*between(samples, [window]), waited_s, busy_s),
+        in_window=delay.TimeTaken(*between(samples, [window]), waited_s, busy_s),
         gaps=gaps_of(spans),
         cuts=gaps_of(cuts),
         hosts=tuple(by_host.values()),

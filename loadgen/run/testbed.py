@@ -23,7 +23,7 @@ from loadgen.plan.fit import Host, needs_by_host
 from loadgen.plan.host_needs import few_processors
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
-from loadgen.run import preflight
+from loadgen.run import preflight, rundir
 from loadgen.run.broker_provider import plan_for, provided, trusting
 from loadgen.run.coordinator import RunContext, RunResult, main_loop, shutdown
 from loadgen.run.host_load import LoadWatch, quiet_host
@@ -37,15 +37,6 @@ from loadgen.run.phases import PhaseRunner, stop_timeout_s
 from loadgen.run.power_log import sampled_power
 from loadgen.run.progress import Progress, Snapshot, reported, silent
 from loadgen.run.run_document import run_document
-from loadgen.run.rundir import (
-    EventLog,
-    claim,
-    disk_errors,
-    make_private,
-    numbered,
-    release,
-    require_free,
-)
 from loadgen.run.seal import seal
 from loadgen.run.secrets import known_secrets, take_secrets, with_login, with_secrets
 from loadgen.run.tasks import finished_or
@@ -115,7 +106,7 @@ class Testbed:
             scenario = vary(scenario, {"broker": self.broker})
         take_secrets(scenario.plain())
         plan = with_secrets(resolve(preflight.completed(scenario)))
-        with disk_errors():
+        with rundir.disk_errors():
             try:
                 async with AsyncExitStack() as stack:
                     async with self.interrupt.before_anything_is_measured():
@@ -168,7 +159,7 @@ class Testbed:
         machines = None if hosts is None else [host.joined.machine for host in hosts.agents]
         preflight.require_hosts(plan, machines)
         preflight.check_host(plan)
-        require_free(directory)
+        rundir.require_free(directory)
         server: Forkserver | None = None
         last, broker = self._last, self._broker
         again = None if last is None else await self._plan_for_connections(last, plan)
@@ -182,9 +173,9 @@ class Testbed:
                 server = self._forkserver(plan.behaviour)
             plan, broker = await self._start_broker(plan, progress)
         self._broker = broker
-        claim(directory)
-        stack.callback(release, directory)
-        events = EventLog(directory, (*broker.secrets, *known_secrets()))
+        rundir.claim(directory)
+        stack.callback(rundir.release, directory)
+        events = rundir.EventLog(directory, (*broker.secrets, *known_secrets()))
         stack.callback(events.close)
         document = run_document(plan, broker, directory, self.command, hosts)
         progress(Snapshot("workers"))
@@ -319,6 +310,7 @@ async def run_unspoiled(
 def _set_aside(directory: Path, root: Path, number: int) -> None:
     aside = root / "saturated"
     if not aside.exists():
-        make_private(aside)
+        rundir.make_private(aside)
     # An earlier start of a sweep may have left a run of the same name.
-    directory.rename(numbered(aside / "-".join((*directory.relative_to(root).parts, str(number)))))
+    name = "-".join((*directory.relative_to(root).parts, str(number)))
+    directory.rename(rundir.numbered(aside / name))

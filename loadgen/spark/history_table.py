@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from loadgen.errors import CannotRunError, RunDirectoryError
+from loadgen.report import history
 from loadgen.report.build.compare import Bounds, Comparison, compare, load_of
-from loadgen.report.history import (
-    COLUMNS,
-    HISTORY_SCHEMA,
-    Course,
-    Point,
-    entries_of,
-    month_of,
-    past_card,
-)
+from loadgen.report.history import HISTORY_SCHEMA, Course, month_of
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
@@ -50,7 +43,7 @@ def add_cards(
     """
     entries: dict[str, list[dict[str, Any]]] = {}
     for shown, document in cards:
-        if lines := entries_of(document, shown):
+        if lines := history.entries_of(document, shown):
             entries[lines[0]["run"]] = lines
     from pyspark.sql import functions as col
 
@@ -141,7 +134,7 @@ def baseline_of(
             .select("card")
             .collect()
         )
-    return [past_card(row["card"]) for row in reversed(rows)]
+    return [history.past_card(row["card"]) for row in reversed(rows)]
 
 
 def past_comparisons(
@@ -186,7 +179,7 @@ def courses_of(
             col.lit(key).alias("column"),
             col.col(key).alias("figure"),
         )
-        for number, key in enumerate(COLUMNS)
+        for number, key in enumerate(history.COLUMNS)
     ]
     keys = ("case", "load", "place", "name", "unit", "number", "column")
     before = Window.partitionBy(*keys).orderBy("started", "run").rowsBetween(-rolling, -1)
@@ -209,7 +202,7 @@ def courses_of(
     return [
         Course(
             **{key: entries[-1][key] for key in about},
-            points=tuple(Point(*point(entry)) for entry in entries),
+            points=tuple(history.Point(*point(entry)) for entry in entries),
         )
         for entries in ([*of_course] for _, of_course in groupby(rows, itemgetter(*keys)))
     ]

@@ -17,6 +17,7 @@ from loadgen.judge.verdict import Reason, Remark, Verdict
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS
 from loadgen.metrics.reducer import reduce_table, summarize
 from loadgen.plan.reading import figure, figures, part
+from loadgen.report import score_card
 from loadgen.report.build import sections
 from loadgen.report.build.broker_section import broker_load
 from loadgen.report.build.curves import curves_of, rates_of
@@ -25,15 +26,7 @@ from loadgen.report.build.rows import Facts, score_rows, with_latency
 from loadgen.report.packing import packed
 from loadgen.report.power.power import OutletPower, verdict_on
 from loadgen.report.record import PlannedGroup, RunFiles, RunRecord
-from loadgen.report.score_card import (
-    Connecting,
-    Counts,
-    GroupTotals,
-    NodePower,
-    Power,
-    Run,
-    ScoreCard,
-)
+from loadgen.report.score_card import Counts, ScoreCard
 from loadgen.report.views import BACKGROUND, Views
 from loadgen.run.seal import Integrity
 from loadgen.sentences import REPORT_TEXT
@@ -91,7 +84,7 @@ def build(
         ),
         latency={series: summarize(row) for series, row in latency_rows.items()},
         power=None if outlets is None else _power(outlets, rates["egress"], rack_units),
-        connect=Connecting(
+        connect=score_card.Connecting(
             connected=run_sums["connects"] if record.connected is None else record.connected,
             failures=record.connect_failures,
             seconds=record.connect_seconds,
@@ -174,12 +167,12 @@ def _is_connect_only(record: RunRecord) -> bool:
     return connects_only or (bool(record.groups) and not record.publishing)
 
 
-def _run(record: RunRecord, seconds: float) -> Run:
+def _run(record: RunRecord, seconds: float) -> score_card.Run:
     own = ("seconds", "broker", "protocol")
-    same = {f.name: getattr(record, f.name) for f in fields(Run) if f.name not in own}
+    same = {f.name: getattr(record, f.name) for f in fields(score_card.Run) if f.name not in own}
     broker = dict(record.broker)
     protocol = str(broker.pop("protocol", "") or "")
-    return Run(**same, seconds=seconds, broker=broker, protocol=protocol)
+    return score_card.Run(**same, seconds=seconds, broker=broker, protocol=protocol)
 
 
 def _verdict(record: RunRecord, integrity: Integrity) -> Verdict:
@@ -229,12 +222,12 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
     return merged
 
 
-def _groups(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
+def _groups(record: RunRecord, in_window: pa.Table) -> tuple[score_card.GroupTotals, ...]:
     """Return the counters in the window of the plan's groups, then of other groups with rows."""
     by_group = {row["group"]: row for row in reduce_table(in_window, ("group",)).to_pylist()}
     groups = {group.name: group for group in record.groups}
     return tuple(
-        GroupTotals(
+        score_card.GroupTotals(
             planned=groups.get(name) or PlannedGroup(name, 0),
             counters={counter: by_group.get(name, {}).get(counter, 0) for counter in COUNTERS},
         )
@@ -244,16 +237,16 @@ def _groups(record: RunRecord, in_window: pa.Table) -> tuple[GroupTotals, ...]:
 
 def _power(
     outlets: Sequence[OutletPower], received_per_s: float, rack_units: float | None
-) -> Power:
+) -> score_card.Power:
     nodes: dict[str, list[OutletPower]] = {}
     for outlet in outlets:
         nodes.setdefault(outlet.node, []).append(outlet)
     watts = sum(outlet.watts for outlet in outlets)
     withheld, remark = verdict_on(outlets)
-    return Power(
+    return score_card.Power(
         outlets=tuple(outlets),
         nodes=tuple(
-            NodePower(node, len(members), sum(outlet.watts for outlet in members))
+            score_card.NodePower(node, len(members), sum(outlet.watts for outlet in members))
             for node, members in nodes.items()
         ),
         watts=watts,

@@ -7,6 +7,7 @@ from typing import Any
 
 from loadgen.plan.reading import objects, part, text
 from loadgen.plan.tables import Cell, DataTable
+from loadgen.report import score_card
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.compare import Comparison, Line, regressions
 from loadgen.report.build.comparison_chart import MOST_SIDES, comparison_chart
@@ -15,16 +16,7 @@ from loadgen.report.build.run_section import run_section
 from loadgen.report.headline import headline
 from loadgen.report.model import Block, Charts, Fold, Judged, Paragraph, Report, Section
 from loadgen.report.render.text import name, number
-from loadgen.report.score_card import (
-    CSV_HEADER,
-    NOTHING_SAID,
-    SCHEMA,
-    About,
-    Run,
-    ScoreCard,
-    card_document,
-    csv_lines,
-)
+from loadgen.report.score_card import NOTHING_SAID, About, Run, ScoreCard
 from loadgen.sentences import counted
 
 MOST_OPEN = 6  # maximum number of runs whose sections are open; of more, sections are folded
@@ -70,12 +62,12 @@ def report_of(
         return run_section(card, place, charts, several=several, folded=len(cards) > MOST_OPEN)
 
     document: dict[str, Any] = {
-        "schema": SCHEMA,
-        "runs": [partial(card_document, card) for card in cards],
+        "schema": score_card.SCHEMA,
+        "runs": [partial(score_card.card_document, card) for card in cards],
         "comparison": [asdict(item) for item in comparisons],
     }
     if len(cards) == 1:
-        document = card_document(cards[0])
+        document = score_card.card_document(cards[0])
     publisher = {"about": asdict(about)} if about != NOTHING_SAID else {}
     return Report(
         title=name(about.title) or f"Score card: {cases}",
@@ -83,8 +75,8 @@ def report_of(
         lead=tuple(lead),
         sections=lambda: map(section, range(len(cards))),
         document=document | publisher,
-        header=CSV_HEADER,
-        rows=lambda: (line for card in cards for line in csv_lines(card)),
+        header=score_card.CSV_HEADER,
+        rows=lambda: (line for card in cards for line in score_card.csv_lines(card)),
         cards=tuple(cards),
     )
 

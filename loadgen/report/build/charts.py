@@ -7,19 +7,8 @@ from html import escape
 from itertools import accumulate
 
 from loadgen.metrics.interval import CONNECT_SERIES
-from loadgen.report.build.figures import (
-    LOG,
-    SECONDS,
-    Figure,
-    axis,
-    chart,
-    color_of,
-    from_zero,
-    layout,
-    line,
-    phases_shaded,
-    spread_axis,
-)
+from loadgen.report.build import figures
+from loadgen.report.build.figures import axis, chart, color_of, from_zero, layout, line
 from loadgen.report.build.rows import DATA
 from loadgen.report.model import Chart
 from loadgen.report.power.power import OutletPower
@@ -85,7 +74,7 @@ def distribution_chart(
     tickvals, ticktext = [10**power for power in powers], names[: len(powers)]
     look = layout(
         xaxis=axis("percentile", type="log", tickvals=tickvals, ticktext=ticktext),
-        yaxis=axis("µs", **LOG),
+        yaxis=axis("µs", **figures.LOG),
         hovermode="closest",
     )
     return chart(*_TEXTS[text], lines, look, height=360)
@@ -98,7 +87,7 @@ def _course(curves: Curves) -> Chart | None:
         return None
     at = _middles(curves)
     highest = [max((rate for rate in one if rate), default=0.0) for one in rates]
-    rate_axis = spread_axis("msgs/s", highest, domain=[0.68, 1.0])
+    rate_axis = figures.spread_axis("msgs/s", highest, domain=[0.68, 1.0])
     # Usually the two rates are equal: the wider line shows from behind the other.
     drawn: list[tuple[str, Iterable[tuple[float, float | None]], str, str, str, int]] = [
         ("sent", zip(at, rates[0], strict=True), "$blue", "%{y:,.1f} msgs/s", "y", 6),
@@ -117,11 +106,11 @@ def _course(curves: Curves) -> Chart | None:
         for label, points, color, hover, of_axis, width in drawn
     ]
     look = layout(
-        xaxis=axis(SECONDS, anchor="y3", domain=[0, 1]),
+        xaxis=axis(figures.SECONDS, anchor="y3", domain=[0, 1]),
         yaxis=rate_axis,
         yaxis2=from_zero("messages", domain=[0.35, 0.62]),
-        yaxis3=axis("µs", **LOG, domain=[0.0, 0.29]),
-        **phases_shaded(curves.phases),
+        yaxis3=axis("µs", **figures.LOG, domain=[0.0, 0.29]),
+        **figures.phases_shaded(curves.phases),
     )
     return chart(*_TEXTS["course"], lines, look, height=560)
 
@@ -195,11 +184,11 @@ def _processors(card: ScoreCard, curves: Curves) -> Chart | None:
     note = REPORT_TEXT.PROCESSORS(broker="broker" if watched else "", waited=percent(waited, 1))
     top = max([105.0, *(105 * m.used for m in watched)])
     look = layout(
-        xaxis=axis(SECONDS, anchor="y2"),
+        xaxis=axis(figures.SECONDS, anchor="y2"),
         yaxis=axis("% of a processor", range=[0, top], domain=[0.42, 1.0]),
         yaxis2=from_zero("MiB", domain=[0.0, 0.32]),
         showlegend=True,
-        **phases_shaded(curves.phases),
+        **figures.phases_shaded(curves.phases),
     )
     title = "Processor time and memory of generator and broker"
     return chart(title, note, lines, look, height=460)
@@ -228,7 +217,7 @@ def _power(card: ScoreCard, curves: Curves) -> Chart | None:
         for middle, rate in received
         if rate is not None and (then := _watts_at(outlets, middle))
     ]
-    axes: Figure = {}
+    axes: figures.Figure = {}
     if per_watt:
         hover = "%{y:,.2f} msgs/s/W"
         lines.append(line("messages per watt", per_watt, "$green", hover, "y2", marked=None))
@@ -236,11 +225,11 @@ def _power(card: ScoreCard, curves: Curves) -> Chart | None:
     # Only the window is measured; phases around it would squeeze it.
     end = max(step[1] for outlet in outlets for step in outlet.curve)
     look = layout(
-        xaxis=axis(SECONDS, anchor="y2" if per_watt else "y", range=[0, end]),
+        xaxis=axis(figures.SECONDS, anchor="y2" if per_watt else "y", range=[0, end]),
         yaxis=from_zero("W", domain=[0.45 if per_watt else 0.0, 1.0]),
         showlegend=True,
         **axes,
-        **phases_shaded(curves.phases),
+        **figures.phases_shaded(curves.phases),
     )
     return chart(*_TEXTS["power"], lines, look, height=460 if per_watt else 320)
 

@@ -4,18 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loadgen.cases.registry import style_of
+from loadgen.report.build import figures
 from loadgen.report.build.charts import distribution_chart
 from loadgen.report.build.compare import Comparison, differing_facts, facts_of, label_of
-from loadgen.report.build.figures import (
-    Figure,
-    chart,
-    color_of,
-    from_zero,
-    layout,
-    line,
-    spread_axis,
-    varied_axis,
-)
+from loadgen.report.build.figures import chart, color_of, from_zero, layout, line
 from loadgen.report.build.sweep_table import FIGURES, figures_of
 from loadgen.report.headline import median_of
 from loadgen.report.model import Chart
@@ -64,7 +56,7 @@ def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
     two_axes = style.two_axes and len(style.lines) > 1
     tail = _TAIL not in dict(style.lines) and any(point.figures.get(_TAIL) for point in points)
     shown = [*style.lines, *([(_TAIL, "99th percentile")] if tail else [])]
-    lines: list[Figure] = []
+    lines: list[figures.Figure] = []
     for label, along in members.items():
         for which, (key, words) in enumerate(shown):
             of_axis = "y3" if tail and key == _TAIL else "y2" if two_axes and which == 1 else "y"
@@ -89,18 +81,18 @@ def varied_chart(case: str, field: str, points: Sequence[VariedPoint]) -> Chart:
     def values(key: str) -> list[float | None]:
         return [point.figures.get(key) for point in points]
 
-    main: Figure = {"domain": [0.4, 1.0]} if tail else {}
-    axes: Figure = {"yaxis": from_zero(unit, **main)}
+    main: figures.Figure = {"domain": [0.4, 1.0]} if tail else {}
+    axes: figures.Figure = {"yaxis": from_zero(unit, **main)}
     if two_axes:
         (left, _), (right, _) = style.lines
-        axes["yaxis"] = spread_axis(f"{left}, {unit}", values(left), **main)
+        axes["yaxis"] = figures.spread_axis(f"{left}, {unit}", values(left), **main)
         # Separate ticks: at the places of the other axis they would be odd numbers.
         main |= {"overlaying": "y", "side": "right", "showgrid": False, "tickmode": "auto"}
         axes["yaxis2"] = from_zero(f"{right}, {unit}", **main)
-    xaxis = varied_axis(varied, [point.at for point in points], log=field == "ratio")
+    xaxis = figures.varied_axis(varied, [point.at for point in points], log=field == "ratio")
     if tail:
         xaxis["anchor"] = "y3"
-        axes["yaxis3"] = spread_axis("p99, µs", values(_TAIL), domain=[0.0, 0.28])
+        axes["yaxis3"] = figures.spread_axis("p99, µs", values(_TAIL), domain=[0.0, 0.28])
     look = layout(xaxis=xaxis, **axes, showlegend=True)
     title = f"{name(case.upper(), 60)} by {varied}"
     height = (480 if tail else 360) + _LEGEND_ROW * max(0, len(lines) // 2 - 2)
@@ -125,8 +117,8 @@ def comparison_chart(cards: Sequence[ScoreCard], comparison: Comparison) -> Char
     points = []
     for side, of_side, value in zip(comparison.sides, facts, at, strict=True):
         runs = [cards[run] for run in side.runs]
-        figures = [figures_of(card) for card in runs]
-        medians = {key: median_of(run[key] for run in figures) for key in FIGURES}
+        of_runs = [figures_of(card) for card in runs]
+        medians = {key: median_of(run[key] for run in of_runs) for key in FIGURES}
         mark = "" if all(card.verdict.valid for card in runs) else "INVALID"
         points.append(VariedPoint(value or 0.0, label_of(of_side, names), medians, mark))
     return varied_chart(comparison.case, varied, points)

@@ -16,6 +16,7 @@ from loadgen.cases.registry import CASES, style_of
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.reading import count, objects, part, text
 from loadgen.plan.tables import Cell, DataTable, TableCell
+from loadgen.report.build import sweep_table
 from loadgen.report.build.cards_report import about_lines, is_local, load_hosts
 from loadgen.report.build.charts import charts_of
 from loadgen.report.build.published_rows import conditions_of
@@ -24,14 +25,7 @@ from loadgen.report.build.run_section import node_figures
 from loadgen.report.build.summary import summarize
 from loadgen.report.build.sweep_report import charts_of as charts_of_sweep
 from loadgen.report.build.sweep_report import table_block, verdict_of
-from loadgen.report.build.sweep_table import (
-    FIGURES,
-    SweepRow,
-    SweepTable,
-    figures_of,
-    spread_of,
-    table_of,
-)
+from loadgen.report.build.sweep_table import FIGURES, SweepRow, SweepTable
 from loadgen.report.headline import median_of
 from loadgen.report.model import Block, Chart, Charts, Paragraph, Report, Section
 from loadgen.report.power.settings import LogSettings
@@ -39,15 +33,8 @@ from loadgen.report.record import open_run
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.redaction import redact_command
-from loadgen.run.search.report_plan import (
-    REPEAT,
-    Measurement,
-    ReportItem,
-    ReportPlan,
-    ReportRow,
-    command_of,
-    report_items,
-)
+from loadgen.run.search import report_plan
+from loadgen.run.search.report_plan import REPEAT, Measurement, ReportItem, ReportPlan, ReportRow
 from loadgen.run.search.report_runs import MeasuredItem, ReportResult
 from loadgen.sentences import REPORT_TEXT, listed, percent
 
@@ -160,7 +147,7 @@ def _shown(
     measured: MeasuredItem, directory: Path, names: Sequence[str], logs: LogSettings | None
 ) -> _Shown:
     measurement = measured.measurement
-    rows = table_of(measured.sweep).rows if measured.sweep.measured else ()
+    rows = sweep_table.table_of(measured.sweep).rows if measured.sweep.measured else ()
     row = _chosen(rows, measurement.item)
     paths = [] if row is None else _runs_of(row, measured.sweep.directory)
     cards = {}
@@ -200,7 +187,7 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
     measured = [_with_power(card) for card in shown.cards]
     for wanted in (*item.rows, *((_PER_WATT, _PER_RACK_UNIT) if item.rows else ())):
         values = [entry.get(wanted.figure) for entry in measured]
-        value, spread, within = median_of(values), spread_of(values), None
+        value, spread, within = median_of(values), sweep_table.spread_of(values), None
         if row is not None and row.limit is not None and wanted.unit in DATA["offered_units"]:
             limit = row.limit
             spread = None
@@ -234,7 +221,7 @@ def _verdict(shown: _Shown) -> str:
 
 def _with_power(card: ScoreCard) -> dict[str, float | None]:
     memory = card.broker.resident_bytes_max if card.broker is not None else None
-    figures = figures_of(card) | {"memory": memory and memory / 1e9}
+    figures = sweep_table.figures_of(card) | {"memory": memory and memory / 1e9}
     # Such a row has the name of its case first: FANIN.MPW.
     measured = {row.name.rpartition(".")[2]: row.value for row in card.rows}
     ratios = (_PER_WATT, _PER_RACK_UNIT)
@@ -290,7 +277,7 @@ def _score_card(
     result: ReportResult,
     shown: Sequence[_Shown],
 ) -> DataTable:
-    items = report_items(result.plan.suite)
+    items = report_plan.report_items(result.plan.suite)
     published = [*dict.fromkeys(broker for item in items for broker in item.published)]
     rows: list[tuple[Cell | TableCell, ...]] = []
     for case, row, unit in dict.fromkeys((f.case, f.name, f.unit) for f in figures):
@@ -426,7 +413,8 @@ def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
             entry.broker,
             _verdict(entry),
             Cell(
-                command_of(entry.measurement, plan), notes=(f"measured/{entry.measurement.folder}",)
+                report_plan.command_of(entry.measurement, plan),
+                notes=(f"measured/{entry.measurement.folder}",),
             ),
         )
         for entry in shown

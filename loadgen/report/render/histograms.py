@@ -13,13 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from loadgen.metrics.histogram import (
-    dense,
-    highest_values,
-    log_header,
-    log_interval,
-    mean_and_stdev,
-)
+from loadgen.metrics import histogram
 from loadgen.report.render.text import name
 from loadgen.report.score_card import ScoreCard
 
@@ -83,7 +77,7 @@ def distribution(row: Mapping[str, Any]) -> str:
     bucket, counts = np.asarray(row["bucket"]), np.asarray(row["bucket_count"], np.int64)
     running = np.cumsum(counts)
     total = int(running[-1])
-    values_us = highest_values(bucket) / 1000
+    values_us = histogram.highest_values(bucket) / 1000
     reached = 100.0 * running / total
     lines = [f"{'Value':>12} {'Percentile':>14} {'TotalCount':>10} {'1/(1-Percentile)':>14}", ""]
     level, place = 0.0, -1
@@ -95,7 +89,7 @@ def distribution(row: Mapping[str, Any]) -> str:
         )
         level += (100.0 - level) / (2 * _TICKS)
     lines.append(f"{values_us[-1]:12.3f} {1:2.12f} {total:10d}")
-    average_us, deviation_us = (ns / 1000 for ns in mean_and_stdev(counts, bucket))
+    average_us, deviation_us = (ns / 1000 for ns in histogram.mean_and_stdev(counts, bucket))
     lines += [
         f"#[Mean    = {average_us:12.3f}, StdDeviation   = {deviation_us:12.3f}]",
         f"#[Max     = {values_us[-1]:12.3f}, TotalCount     = {total:12.3f}]",
@@ -111,11 +105,12 @@ def to_hlog(cards: Sequence[ScoreCard], path: Path) -> None:
     starts = [card.curves.wall_start_ns for card in cards]
     base_ns = min(starts)
     with path.open("w", encoding="utf-8", newline="") as file:
-        file.write(log_header(base_ns))
+        file.write(histogram.log_header(base_ns))
         for start_ns, place in sorted((start_ns, place) for place, start_ns in enumerate(starts)):
             card = cards[place]
             for series, row in card.curves.histograms.items():
-                tag = f"{card.run.id}/{series}" if len(cards) > 1 else series
-                counts = dense(row["bucket"], row["bucket_count"])
+                label = f"{card.run.id}/{series}" if len(cards) > 1 else series
+                tag = name(label, _TAG_CHARACTERS)
+                counts = histogram.dense(row["bucket"], row["bucket_count"])
                 since_ns, span_ns = start_ns - base_ns, round(card.run.seconds * 1e9)
-                file.write(log_interval(counts, since_ns, span_ns, name(tag, _TAG_CHARACTERS)))
+                file.write(histogram.log_interval(counts, since_ns, span_ns, tag))

@@ -18,16 +18,8 @@ from pydantic import TypeAdapter
 
 from loadgen import PROGRAM
 from loadgen.errors import RunDirectoryError
+from loadgen.run import rundir
 from loadgen.run.redaction import printable, redact_command
-from loadgen.run.rundir import (
-    directory_errors,
-    exclusive,
-    make_folder,
-    numbered,
-    require_free,
-    write_atomically,
-    write_json,
-)
 from loadgen.sentences import RUN_TEXT, Sentence
 
 Entry = TypeVar("Entry")
@@ -48,7 +40,7 @@ class Journal(Generic[Entry]):
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Keep other processes out of the directory; leave nothing if no part has a result."""
-        with exclusive(self.directory):
+        with rundir.exclusive(self.directory):
             try:
                 yield
             finally:
@@ -69,7 +61,7 @@ class Journal(Generic[Entry]):
         """
         path = self.directory / f"{self.kind}.json"
         if not path.exists():
-            require_free(self.directory)
+            rundir.require_free(self.directory)
             return None
         try:
             document = orjson.loads(self._read(path))
@@ -91,14 +83,14 @@ class Journal(Generic[Entry]):
             "started": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
             "command": redact_command(command),
         }
-        with directory_errors(self.directory):
-            make_folder(self.directory)
+        with rundir.directory_errors(self.directory):
+            rundir.make_folder(self.directory)
             self.rewrite(definition)
         return definition
 
     def rewrite(self, document: Mapping[str, Any]) -> None:
         """Write the definition again, with the result."""
-        write_json(self.directory / f"{self.kind}.json", document)
+        rundir.write_json(self.directory / f"{self.kind}.json", document)
 
     def entries(self) -> tuple[Entry, ...]:
         """Read the entries; raise RunDirectoryError if the file is damaged."""
@@ -113,11 +105,11 @@ class Journal(Generic[Entry]):
 
     def write(self, entries: Iterable[Any]) -> None:
         lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in entries]
-        write_atomically(self.directory / f"{self.entries_name}.jsonl", b"".join(lines))
+        rundir.write_atomically(self.directory / f"{self.entries_name}.jsonl", b"".join(lines))
 
     def new_part(self, name: str) -> Path:
         """Return a new directory for a part, numbered if an interrupted part left one."""
-        return numbered(self.directory / self.folder / name)
+        return rundir.numbered(self.directory / self.folder / name)
 
     def _read(self, path: Path) -> bytes:
         if path.stat().st_size > _FILE_LIMIT_BYTES:

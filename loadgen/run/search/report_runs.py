@@ -20,14 +20,9 @@ from loadgen.errors import BrokerUnreachableError, ScenarioError
 from loadgen.plan.fields import redact_url
 from loadgen.run.rundir import exclusive
 from loadgen.run.seal import digest_of
+from loadgen.run.search import report_plan
 from loadgen.run.search.journal import Journal
-from loadgen.run.search.report_plan import (
-    Measurement,
-    ReportPlan,
-    plan_document,
-    report_items,
-    sweep_of,
-)
+from loadgen.run.search.report_plan import Measurement, ReportPlan
 from loadgen.run.search.search import silent_broker
 from loadgen.run.search.sweep import PointResult, Sweep, SweepResult, SweepState, sweep
 from loadgen.run.testbed import Testbed
@@ -84,7 +79,7 @@ def request_digest(
     """Return the digest of a request, by which a second start is recognized as the same."""
     redacted = [[redact_url(url) for url in urls] for urls in brokers]
     # Another version may have other items.
-    items = [item.name for item in report_items(suite)]
+    items = [item.name for item in report_plan.report_items(suite)]
     return digest_of([redacted, {k: str(v) for k, v in fields.items()}, [*only], budget_s, items])
 
 
@@ -126,7 +121,7 @@ async def play_report(
     used_s = 0.0
     with exclusive(directory):
         if journal.begun() is None:
-            journal.begin({**plan_document(plan), "digest": digest}, testbed.command)
+            journal.begin({**report_plan.plan_document(plan), "digest": digest}, testbed.command)
         for place, measurement in enumerate(plan.measurements):
             folder = directory / journal.folder / measurement.folder
             rest = plan.measurements[place:]
@@ -143,7 +138,7 @@ async def play_report(
                 continue
             state = ReportState(measurement, place + 1, len(plan.measurements), left_s)
             watch(state)
-            grid = sweep_of(measurement, plan, limit_s)
+            grid = report_plan.sweep_of(measurement, plan, limit_s)
             if measurement.broker in loaded:
                 await silent_broker(grid.scenario, testbed.interrupt)
             played = await _play(state, grid, folder, testbed, watch, loaded)

@@ -19,33 +19,15 @@ from typing import Any
 
 import orjson
 
+from loadgen import errors
 from loadgen.brokers.ask import greet
 from loadgen.brokers.endpoints import Endpoint, parse_broker
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, resolve, vary
-from loadgen.errors import (
-    BrokerRefusedError,
-    BrokerUnreachableError,
-    HostLimitError,
-    RunDirectoryError,
-    ScenarioError,
-    reword,
-)
+from loadgen.judge import next_step
 from loadgen.judge.backlog import backlog_levels
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.next_step import (
-    CONFIRMS,
-    GROWTH,
-    STEP_RULE,
-    STEPS_LIMIT,
-    Aim,
-    Limit,
-    Probe,
-    Require,
-    Tried,
-    bracket_of,
-    next_step,
-)
+from loadgen.judge.next_step import CONFIRMS, Aim, Limit, Probe, Require, Tried
 from loadgen.judge.verdict import Reason
 from loadgen.plan.plan import Plan
 from loadgen.plan.removed import with_removed
@@ -94,12 +76,12 @@ class Search:
     def __post_init__(self) -> None:
         """Raise ScenarioError if a step cannot be played."""
         if getattr(self.scenario, "steps", None) is not None:
-            raise ScenarioError(RUN_TEXT.SEARCHED_STEPS())
+            raise errors.ScenarioError(RUN_TEXT.SEARCHED_STEPS())
         try:
             step_scenario(self, Probe(self.aim.start, "first"))
-        except ScenarioError as error:
+        except errors.ScenarioError as error:
             # Only the length of a step is checked for the first time here.
-            reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
+            errors.reword(error, re.sub(r"^(--)?duration:", "--step-duration:", str(error)))
             raise
 
     @property
@@ -163,7 +145,7 @@ class SearchState:
     @property
     def bracket(self) -> tuple[float | None, float | None]:
         """Highest load that holds and lowest that fails."""
-        return bracket_of([step.tried for step in self.steps])
+        return next_step.bracket_of([step.tried for step in self.steps])
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,25 +195,25 @@ async def search(
         document = journal.begun(spec.digest, RUN_TEXT.OTHER_SEARCH)
         if document is None:
             notice = {"notice": spec.case.notice} if spec.case.notice else {}
-            definition = {**notice, **spec.document(), "step_rule": STEP_RULE}
+            definition = {**notice, **spec.document(), "step_rule": next_step.STEP_RULE}
             definition |= {"digest": spec.digest, "limit": None}
             document = journal.begin(definition, testbed.command)
         steps = journal.entries()
         while isinstance(probe := _next_step(spec, steps), Probe):
-            if document.get("step_rule") != STEP_RULE:
-                raise RunDirectoryError(RUN_TEXT.OTHER_STEP_RULE(path=shown))
+            if document.get("step_rule") != next_step.STEP_RULE:
+                raise errors.RunDirectoryError(RUN_TEXT.OTHER_STEP_RULE(path=shown))
             step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
             if step is None:
                 return SearchResult(directory, spec, steps, None)
             broke = any(reason.code == "DISCONNECTED" for reason in step.tried.reasons)
             if broke and (silent := await silent_broker(spec.scenario, testbed.interrupt)):
                 # No load failed: the step is not stored, and is played again on continuing.
-                raise BrokerUnreachableError(RUN_TEXT.BROKER_WENT_AWAY(broker=silent))
+                raise errors.BrokerUnreachableError(RUN_TEXT.BROKER_WENT_AWAY(broker=silent))
             before = next((one.broker for one in steps if one.broker), "")
             # The reflector is this program's: run.json has the version.
             ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
             if before and step.broker and step.broker != before and not ours:
-                raise RunDirectoryError(
+                raise errors.RunDirectoryError(
                     RUN_TEXT.OTHER_BROKER(path=shown, before=before, broker=step.broker)
                 )
             steps = (*steps, step)
@@ -245,17 +227,17 @@ async def search(
 
 
 def _next_step(spec: Search, steps: Sequence[SearchStep]) -> Probe | Limit:
-    tried, left = [step.tried for step in steps], STEPS_LIMIT
+    tried, left = [step.tried for step in steps], next_step.STEPS_LIMIT
     if spec.limit_s is not None and steps:
         took_s = [step.seconds for step in steps]
         next_s = sum(took_s) / len(took_s)
         if tried[-1].valid:  # a higher load takes longer, in the ratio of the last two
             before_s, last_s = took_s[-2:][0], took_s[-1]
-            next_s = max(before_s, min(last_s**2 / before_s, last_s * GROWTH))
+            next_s = max(before_s, min(last_s**2 / before_s, last_s * next_step.GROWTH))
         left = int((spec.limit_s - sum(took_s)) / next_s)
         if any(one.valid for one in tried) and not any(one.purpose in CONFIRMS for one in tried):
             left = max(left, 1)
-    return next_step(spec.aim, tried, max(left, 0))
+    return next_step.next_step(spec.aim, tried, max(left, 0))
 
 
 async def _play_step(
@@ -279,7 +261,7 @@ async def _play_step(
                     state, probe, journal, testbed, progress
                 )
                 break
-            except BrokerUnreachableError:
+            except errors.BrokerUnreachableError:
                 # A broker may need time to recover from a step that was too much for it.
                 if not state.steps or time.monotonic() - started > _RECOVERY_S:
                     raise
@@ -287,7 +269,7 @@ async def _play_step(
                 await asyncio.sleep(_RETRY_S)
     except RunInterruptedError:
         return None
-    except HostLimitError as error:
+    except errors.HostLimitError as error:
         if not state.steps:
             raise
         reason = Reason("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
@@ -380,9 +362,9 @@ async def _answers(endpoint: Endpoint, plan: Plan) -> bool:
         # The plan of a scenario has no addresses yet: the endpoint says if it is encrypted.
         context = tls_context(plan.tls) if endpoint.tls else None
         await greet(endpoint, tls_context=context, versions=(plan.version,))
-    except BrokerRefusedError as error:
+    except errors.BrokerRefusedError as error:
         return error.code != BROKER_TEXT.NOT_READY.code
-    except BrokerUnreachableError:
+    except errors.BrokerUnreachableError:
         return False
     return True
 
