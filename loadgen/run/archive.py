@@ -126,9 +126,8 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
-        reason = system_reason(error)
-        message = RUN_TEXT.NO_DOCUMENT(path=_shown(directory), name=name, reason=reason)
-        raise RunDirectoryError(message) from None
+        values = {"path": _shown(directory), "name": name, "reason": system_reason(error)}
+        raise RunDirectoryError(RUN_TEXT.NO_DOCUMENT(**values)) from None
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or document.get("schema") != 1:

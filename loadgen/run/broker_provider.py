@@ -38,8 +38,7 @@ _TRANSPORTS: Mapping[str, Literal["tcp", "tls", "ws", "wss"]] = {
 
 @asynccontextmanager
 async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
-    """Provide the brokers of a plan, started unless URLs name them; of a bridge, the front
-    first."""
+    """Provide the brokers of a plan, a bridge's front first; start them unless URLs name them."""
     wanted, bridge = plan.brokers, plan.brokers.bridge
     if bridge is not None and bridge.urls:
         parsed = [parse_broker(url) for url in (*wanted.names, *bridge.urls)]
@@ -50,9 +49,8 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         return
     started: AbstractAsyncContextManager[ServedBroker]
     if bridge is not None:
-        started = serve_bridge(
-            routes(bridge), bridge.backends, bridge.qos, persistence=bridge.durable
-        )
+        backends, durable = bridge.backends, bridge.durable
+        started = serve_bridge(routes(bridge), backends, bridge.qos, persistence=durable)
     else:
         storing = wanted.storage != "none" and wanted.private
         started = serve(
@@ -122,9 +120,8 @@ async def _target(endpoint: Endpoint) -> Target:
                 addresses = await loop.getaddrinfo(host, endpoint.port, type=socket.SOCK_STREAM)
         except OSError as error:
             reason = (error.strerror or f"no name server answers within {_NAME_S:g} s").lower()
-            raise BrokerUnreachableError(
-                RUN_TEXT.NO_SUCH_NAME(broker=endpoint.redacted, reason=reason)
-            ) from None
+            text = RUN_TEXT.NO_SUCH_NAME(broker=endpoint.redacted, reason=reason)
+            raise BrokerUnreachableError(text) from None
         host = str(addresses[0][4][0])
         if len(addresses) > 1:
             # Such as localhost, where a broker may listen at one address of the two.

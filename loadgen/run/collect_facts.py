@@ -7,18 +7,11 @@ from functools import partial
 from typing import Any
 
 from loadgen.cases.registry import case_of
+from loadgen.judge import ledger
 from loadgen.judge import own_delay as delay
 from loadgen.judge.backlog import BACKLOG_EDGE_NS
 from loadgen.judge.facts import Connects, Ending, Messages, RunFacts, Schedule, Service, SlowFacts
-from loadgen.judge.ledger import (
-    LONGEST_TEXT,
-    Counted,
-    Witness,
-    imbalances,
-    ledgers_of,
-    with_acknowledged,
-    witness_of,
-)
+from loadgen.judge.ledger import LONGEST_TEXT, Counted, Witness, ledgers_of, witness_of
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
@@ -47,18 +40,17 @@ def facts_of(
     witness = witness_of(closings if complete else ())
     window, total = _counted(plan, state, witness, "measure"), _counted(plan, state, witness)
     observed = not (losses or state.abandoned or witness.unread)
-    ledger, run_ledger = with_acknowledged(
-        *ledgers_of(window, total, observed=observed), state.lost_unacknowledged
-    )
+    ledgers = ledgers_of(window, total, observed=observed)
+    in_window, in_run = ledger.with_acknowledged(*ledgers, state.lost_unacknowledged)
     case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
-    sums = imbalances(window, total, witness if complete else None, observed=observed)
+    sums = ledger.imbalances(window, total, witness if complete else None, observed=observed)
     connects = _connects(plan, state)
     kinds = ((VIOLATIONS[kind], count) for kind, count in witness.violations.items())
     own_delay = _own_delay(state, state.tally, state.result_window)
     messages = Messages(
         qos=plan.needs.qos,
-        window=ledger,
-        run=run_ledger,
+        window=in_window,
+        run=in_run,
         imbalances=tuple(sums),
         proven=complete or not state.messages,
         lost_named=state.lost_named,
@@ -107,7 +99,7 @@ def facts_of(
     )
     measured = Measured(
         state.tally.latencies(),
-        ledger,
+        in_window,
         facts.on_time,
         facts.window_s,
         facts.service.clock_skew_us,

@@ -16,15 +16,13 @@ _QUOTA = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
 """Files with quota and period, of version 2 and of version 1."""
 
 
-def control_groups(
-    controller: str, pid: int | str = "self", proc: Path = _PROC
-) -> tuple[Path, ...]:
+def control_groups(controller: str, pid: int | str = "self", proc: Path = _PROC) -> list[Path]:
     """Return the directories of the groups of a process with this controller, its own first."""
     try:
         groups = (proc / str(pid) / "cgroup").read_text("utf-8", "surrogateescape").splitlines()
         mounts = (proc / "self" / "mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
-        return ()
+        return []
     # The group in the hierarchy of version 2, and in that of the controller.
     paths: dict[str, str] = {}
     for group in groups:
@@ -50,7 +48,7 @@ def control_groups(
         if ".." in parts:
             parts = []
         directories += [Path(point, *parts[:length]) for length in range(len(parts), -1, -1)]
-    return tuple(directories)
+    return directories
 
 
 def memory_left(proc: Path = _PROC) -> int | None:

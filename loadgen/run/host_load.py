@@ -1,7 +1,6 @@
 """The load of other programs on this host before a run, and the wait for a quiet host.
 
-It is measured while workers start, when nothing but this process, its descendants and the broker
-has work.
+It is measured while workers start: only this process, its descendants and the broker have work.
 """
 
 import asyncio
@@ -87,10 +86,8 @@ def _ticks() -> tuple[int, int, int, int, int] | None:
     The last number is the time in ns that tasks of others waited in run queues, 0 if unknown.
     """
     try:
-        times = [
-            int(value)
-            for value in (this_host.PROC / "stat").read_text("utf-8").split("\n", 1)[0].split()[1:9]
-        ]
+        first, *_ = (this_host.PROC / "stat").read_text("utf-8").splitlines()
+        times = [*map(int, first.split()[1:9])]
         idle, steal = sum(times[column] for column in _IDLE_COLUMNS), times[_STEAL_COLUMN]
     except (OSError, ValueError, IndexError):
         return None

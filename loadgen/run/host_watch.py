@@ -23,8 +23,7 @@ SAMPLES_LIMIT = 4096  # limit of the samples; above it, every other sample is dr
 GAP_NS = NS // 10
 GAPS_LIMIT = 1000  # the last gaps are kept
 SILENCE_NS = NS // 4
-"""Least time without anything from an agent that is a silence, plus a round trip: agents send every
-20 to 100 ms."""
+"""Least silence of an agent, plus a round trip: agents send every 20 to 100 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +103,8 @@ def between(
     touched = _touching(samples, spans)
     stolen: Counter[int] = Counter()
     for before, after in touched:
-        for number, (earlier, later) in enumerate(
-            zip(before.steal_ns, after.steal_ns, strict=False)
-        ):
-            stolen[number] += later - earlier
+        pairs = zip(before.steal_ns, after.steal_ns, strict=False)
+        stolen.update({number: later - first for number, (first, later) in enumerate(pairs)})
     held = [
         after.throttled_ns[path] - before.throttled_ns[path]
         for before, after in touched

@@ -83,9 +83,7 @@ def course(
             counted = counted.filter(pc.equal(counted["group"], group))
         sums = counted.group_by(["time_ns", "span_ns"]).aggregate([(counter, "sum")])
         columns = (sums[name].to_pylist() for name in ("time_ns", "span_ns", f"{counter}_sum"))
-        rows += [
-            (from_ns, from_ns + ns, count) for from_ns, ns, count in zip(*columns, strict=True)
-        ]
+        rows += [(at_ns, at_ns + ns, count) for at_ns, ns, count in zip(*columns, strict=True)]
     return rows
 
 

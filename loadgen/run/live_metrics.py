@@ -30,11 +30,9 @@ MESSAGE_EVENTS = (
 )
 """Counters of `metrics.interval` that count messages."""
 
-BOUNDS_S = tuple(
-    float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 2, 5)
-)  # 10 us to 50 s
-"""Upper bounds of the latency buckets. A value within a thousandth of a bound, the resolution of
-the recorded histograms, may be counted on either side of it."""
+BOUNDS_S = tuple(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 2, 5))
+"""Upper bounds of the latency buckets, 10 us to 50 s. A value within a thousandth of a bound, the
+resolution of the recorded histograms, may be counted on either side of it."""
 
 _BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"

@@ -115,10 +115,8 @@ class Monitor:
                 case {"stalls": stalls}:
                     room = _STALLS_LIMIT - len(self.state.stalls)
                     host = self._plan.workers[row].host
-                    found = [
-                        replace(WorkerStall(row, *map(int, times)), host=host) for times in stalls
-                    ]
-                    self.state.stalls += found[:room]
+                    found = [WorkerStall(row, *map(int, times)) for times in stalls[:room]]
+                    self.state.stalls += [replace(stall, host=host) for stall in found]
                 case {"event": event}:
                     self._on_event(row, event)
                 case {"window_end": end}:

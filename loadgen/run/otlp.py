@@ -49,8 +49,7 @@ async def sent_metrics(
     """
     # Our errors say what it logs, and its log may have secrets.
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
-    address = url.rstrip("/")
-    endpoint = address if address.endswith(_PATH) else address + _PATH
+    endpoint = url.rstrip("/").removesuffix(_PATH) + _PATH
     headers = parse_env_headers(otlp_headers(), liberal=True)
     exporter = OTLPMetricExporter(endpoint, headers=headers, timeout=_TIMEOUT_S)
     resource = Resource(

@@ -243,9 +243,8 @@ class PhaseRunner:
         measure_ns = start_ns + int(phases.warmup_s * 1e6) * 1000
         end_ns = measure_ns + int(phases.duration_s * 1e6) * 1000
         seen.abandoned = True
-        await self._step(
-            pool.ask_all("start", start_ns=start_ns, measure_ns=measure_ns, end_ns=end_ns)
-        )
+        window: dict[str, Any] = {"start_ns": start_ns, "measure_ns": measure_ns, "end_ns": end_ns}
+        await self._step(pool.ask_all("start", **window))
         steps = RateStepWatch(phases.rates, start_ns, measure_ns, timed_groups(self.plan))
         seen.rate_steps = steps if phases.rates else None
         for at_ns, factor in steps.changes:
@@ -294,8 +293,7 @@ class PhaseRunner:
             await self._drain(cut_ns, min(most_s, self.plan.phases.drain_s), cut=True)
 
     async def _drain(self, start_ns: int, drain_s: float, *, cut: bool = False) -> None:
-        """Wait, at most `drain_s`, until every message has its state and late repeats had their
-        time."""
+        """Wait, at most `drain_s`, until messages have their state and late repeats had time."""
         seen, monitor = self._state, self.monitor
         end_ns = start_ns + int(drain_s * NS)
         monitor.enter("drain", end_ns)
@@ -339,8 +337,7 @@ class PhaseRunner:
         return False
 
     async def _lost_unacknowledged(self) -> int | None:
-        """Return the missing deliveries of messages that were never acknowledged, None if
-        unknown."""
+        """Return the missing deliveries of unacknowledged messages, None if unknown."""
         sending = [group for group in self.plan.groups if group.publishes or group.responds]
         if any(sent_qos(group) == 0 for group in sending):
             return None

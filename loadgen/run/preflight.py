@@ -55,12 +55,10 @@ def check_host(plan: Plan) -> None:
     bridge = plan.brokers.bridge
     for entry in (*plan.brokers.names, *(bridge.urls if bridge else ())):
         parse_broker(entry)
-    usable = os.sched_getaffinity(0)
-    missing = set(processors_of(plan.scenario.affinity)) - usable
+    usable = sorted(os.sched_getaffinity(0))
+    missing = set(processors_of(plan.scenario.affinity)).difference(usable)
     if missing:
-        raise ScenarioError(
-            RUN_TEXT.PROCESSOR(missing=min(missing), usable=tuple(sorted(usable)[:30]))
-        )
+        raise ScenarioError(RUN_TEXT.PROCESSOR(missing=min(missing), usable=tuple(usable[:30])))
     _require_certificates(plan)
     _require_clients(plan)
     _require_source_addresses(plan)
@@ -253,9 +251,8 @@ def _require_clients(plan: Plan) -> None:
         for device in range(group.count if all_listed else 0):
             name = listed[device][0] if path is not None else client_id(plan, group, device)
             if names.setdefault(name, group.name) != group.name:
-                raise ScenarioError(
-                    RUN_TEXT.SAME_CLIENT_ID(path=files[0], device=device, group=group.name)
-                )
+                where = {"path": files[0], "device": device, "group": group.name}
+                raise ScenarioError(RUN_TEXT.SAME_CLIENT_ID(**where))
 
 
 def _require_source_addresses(plan: Plan) -> None:

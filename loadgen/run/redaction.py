@@ -12,10 +12,8 @@ from loadgen.sentences import Text
 HIDDEN = "***"
 
 _LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]+)@")
-_SECRET_NAME = re.compile(r"password|passphrase|secret|token|access[._-]?key", re.IGNORECASE)
-_SECRET_GIVEN = re.compile(
-    rf"(?:[\w-]+=)?[\w.-]*(?:{_SECRET_NAME.pattern})[\w.-]*=(?=.)", re.IGNORECASE
-)
+_SECRET_NAME = re.compile(r"(?i:password|passphrase|secret|token|access[._-]?key)")
+_SECRET_GIVEN = re.compile(rf"(?:[\w-]+=)?[\w.-]*{_SECRET_NAME.pattern}[\w.-]*=(?=.)")
 """NAME=, or OPTION=NAME=."""
 SOURCE = re.compile(r"prompt|env:\w+|file:.+|command:.+")
 """The source of a secret, which is not secret itself (`plan.fields.Secret`)."""

@@ -21,10 +21,7 @@ from loadgen.run.redaction import printable, scrub
 from loadgen.sentences import RUN_TEXT
 
 EVENTS_A_KIND = 1000  # events of one kind that are written; the rest is only counted
-
-KINDS = 200
-"""Maximum number of kinds of events in a run; events of further kinds are dropped."""
-
+KINDS = 200  # maximum number of kinds of events in a run; events of further kinds are dropped
 _DETAIL_CHARACTERS = 500
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _LIMITS: Final = {
@@ -39,8 +36,7 @@ _NO_TEMPORARY: Final = "No usable temporary directory"  # what `tempfile` says o
 
 @contextmanager
 def disk_errors(path: str | os.PathLike[str] = "") -> Iterator[None]:
-    """Turn an OSError that is the fault of the disk or of a limit into a DiskError or
-    HostLimitError, within the block."""
+    """Turn errors of the disk or a limit into DiskError or HostLimitError, within the block."""
     try:
         yield
     except MemoryError:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from types import MappingProxyType
+from typing import Final
 
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
@@ -22,19 +22,16 @@ from loadgen.plan.plan import Plan
 from loadgen.run.redaction import SOURCE, printable
 from loadgen.sentences import RUN_TEXT
 
-_NAMES: Mapping[str, str] = MappingProxyType(
-    {
-        "user": "User name of the broker",
-        "password": "Password of the broker",
-        "tls_passphrase": "Passphrase of the TLS key",
-        "secret": "Secret of the agents",
-    }
-)
+_NAMES: Final = {
+    "user": "User name of the broker",
+    "password": "Password of the broker",
+    "tls_passphrase": "Passphrase of the TLS key",
+    "secret": "Secret of the agents",
+}
 """Fields with the source of a secret, and their words in a prompt."""
 
 _OTLP_HEADERS = ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_METRICS_HEADERS")
 _LIMIT_BYTES = 65_535  # limit of a Password (MQTT 5, section 3.1.3.6)
-
 _SHORTEST_BYTES = 16  # least length of the agents' secret, so that it cannot be guessed
 
 _taken: dict[tuple[str, str], str] = {}  # secrets that were read, by field and source
@@ -169,6 +166,5 @@ def _content_of(name: str, where: str) -> bytes:
         with path.open("rb") as file:
             return file.read(_LIMIT_BYTES + 3)
     except OSError as error:
-        reason = system_reason(error)
-        message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=reason)
+        message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=system_reason(error))
         raise ScenarioError(message) from None

@@ -1,7 +1,6 @@
 """The features of a broker and the cases that it can play, by the check before the load.
 
-Every case is checked at its defaults, in its own version of MQTT or in another that the broker
-speaks and the case allows.
+Every case is checked at its defaults, in its own version of MQTT or in another that both allow.
 """
 
 import asyncio
@@ -80,10 +79,8 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     if version == UNKNOWN and broker.started_by_us:
         version = f"{broker.name} {broker.version}"
     features = await features_of(greeting, context, quiet_s)
-    answers = {
-        case.name: await _answer(case, fields, broker, greeting, quiet_s) for case in CASES.values()
-    }
-    return Survey(greeting, version, features, answers)
+    answers = [await _answer(case, fields, broker, greeting, quiet_s) for case in CASES.values()]
+    return Survey(greeting, version, features, dict(zip(CASES, answers, strict=True)))
 
 
 async def _answer(
@@ -117,6 +114,5 @@ async def _answer(
 
 def _scenario(case: Case[Any], fields: Mapping[str, Any]) -> Scenario:
     known = case.scenario.fields()
-    return build_scenario(
-        case.name, None, {name: value for name, value in fields.items() if name in known}
-    )
+    values = {name: value for name, value in fields.items() if name in known}
+    return build_scenario(case.name, None, values)

@@ -107,8 +107,7 @@ class Tally:
         return course
 
     def p99_us(self, phase: str, series: str, host: int | None = None) -> float | None:
-        """Return p99 in µs of a series, or of `own_send`, of one host or of all; None if it is
-        empty."""
+        """Return p99 in µs of a series, or `own_send`, of a host or all; None if it is empty."""
         own = series == "own_send"
         of = self.series_of(host)
         held = own_send(of, phase) if own else of.get((phase, series))

@@ -97,9 +97,8 @@ class Testbed:
         """Run a scenario into a run directory, which must not exist or be empty.
 
         The window ends as soon as it is certain that the load holds, or does not, as
-        `ends_when_certain` requests. Raise LoadgenError if it cannot be run; then nothing is left
-        in the directory. Raise RunInterruptedError if the interrupt comes before the first
-        connection.
+        `ends_when_certain` requests. Raise LoadgenError if it cannot be run, which leaves nothing
+        in the directory, and RunInterruptedError after an interrupt before the first connection.
         """
         require_groups(scenario)
         if self.broker != "auto" and "broker" not in scenario.model_fields_set:
@@ -269,9 +268,8 @@ class Testbed:
             if older is None:
                 raise
             plan, broker = await self._checked(older, broker)
-            remark = BROKER_TEXT.PLAYED_WITH_3_1_1(
-                where=error.values["where"], answer=error.values["answer"]
-            )
+            values = {key: error.values[key] for key in ("where", "answer")}
+            remark = BROKER_TEXT.PLAYED_WITH_3_1_1(**values)
             broker = replace(broker, remarks=(remark, *broker.remarks))
         if self.hosts is not None:
             await self.hosts.reach(plan)

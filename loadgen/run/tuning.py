@@ -39,8 +39,7 @@ Effect = Literal["", "none", "costs"]
 PAGE_BYTES: Final = 4096
 MESSAGE_WIRE_BYTES: Final = 100
 """Around a payload on the wire: MQTT and topic some 20, TCP and IP 52, Ethernet 38."""
-QUEUED_BYTES: Final = 2304
-"""Bytes that the kernel counts for a small packet in a socket's queue."""
+QUEUED_BYTES: Final = 2304  # that the kernel counts for a small packet in a socket's queue
 SOCKETS_A_BUCKET: Final = 8
 HELPERS: Final = 20
 """Processes next to the workers: coordinator, forkserver, private brokers, the shell."""

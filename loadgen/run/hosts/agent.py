@@ -39,8 +39,7 @@ from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_w
 LEASE_S = 5.0  # longest silence of the coordinator during a run
 IDLE_LEASE_S = 60.0
 """Longest silence between runs, when the coordinator may be busy with the last result."""
-WORKER_LEASE_S = 8.0
-"""Longest silence of the agent towards a worker: for an agent that is stopped."""
+WORKER_LEASE_S = 8.0  # longest silence of the agent towards a worker: for an agent that is stopped
 PAGE_S = 0.02
 PING_S = 0.1
 _FIRST_PINGS = 20
@@ -118,9 +117,8 @@ class HostedWorkers:
         (places,) = np.nonzero(now != before)
         self._sent = now
         if len(places):
-            self._link.send(
-                messages.LiveTotals(places.astype(np.uint32).tobytes() + now[places].tobytes())
-            )
+            block = places.astype(np.uint32).tobytes() + now[places].tobytes()
+            self._link.send(messages.LiveTotals(block))
 
     async def end(self, grace_s: float, rows: Sequence[int]) -> None:
         """End the workers, and give those of `rows` some seconds to end by themselves."""
@@ -197,10 +195,8 @@ class Agent:
                 try:
                     tried.bind((source, 0))
                 except OSError as error:
-                    reason = system_reason(error)
-                    raise HostLimitError(
-                        RUN_TEXT.SOURCE_ADDRESS(address=source, reason=reason)
-                    ) from None
+                    text = RUN_TEXT.SOURCE_ADDRESS(address=source, reason=system_reason(error))
+                    raise HostLimitError(text) from None
         for address, port in targets:
             began_s = time.monotonic()
             try:
@@ -208,9 +204,8 @@ class Agent:
                     (await open_socket(address, port)).close()
             except OSError as error:
                 reason = (error.strerror or f"no answer within {_REACH_S:g} s").lower()
-                raise BrokerUnreachableError(
-                    RUN_TEXT.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
-                ) from None
+                text = RUN_TEXT.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
+                raise BrokerUnreachableError(text) from None
             self.path.use(targets, time.monotonic() - began_s)
 
     async def start(self, rows: Sequence[int], behaviour: str) -> str:
@@ -295,9 +290,8 @@ async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:
     except TimeoutError:
         raise TimeoutError(f"no answer within {_CONNECT_S:g} s") from None
     except ssl.SSLError:
-        raise ConnectionError(
-            "it has another secret or version; use the same on both sides"
-        ) from None
+        text = "it has another secret or version; use the same on both sides"
+        raise ConnectionError(text) from None
     try:
         surroundings = await asyncio.to_thread(environment)
         offer = host_of()

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
 KEPT = 64  # round trips, the shortest of each slot
 SLOT_NS = 500_000_000
 DRIFT_LIMIT = 5e-4
 """Fastest correction of a clock by NTP that the kernel allows (adjtimex(2)); crystals differ by a
 tenth of it."""
-WANDER = 1e-6
-"""Largest change of the drift of two hosts over the time of the stored round trips."""
+WANDER = 1e-6  # largest change of the drift of two hosts over the time of the stored round trips
+
+_pairs = lru_cache(maxsize=KEPT)(partial(np.triu_indices, k=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,11 @@ def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
     at = np.array([(trip.sent_ns + trip.received_ns) / 2 - now_ns for trip in trips])
     least = np.array([float(trip.theirs_ns - trip.received_ns - first_ns) for trip in trips])
     most = np.array([float(trip.theirs_ns - trip.sent_ns - first_ns) for trip in trips])
-    slowest, fastest = _drifts(at, least, most)
+    earlier, later = _pairs(len(at))
+    apart = at[later] - at[earlier]
+    # The drifts that lead from each range to each later one.
+    slowest = float(np.max((least[later] - most[earlier]) / apart, initial=-DRIFT_LIMIT))
+    fastest = float(np.min((most[later] - least[earlier]) / apart, initial=DRIFT_LIMIT))
     if slowest > fastest:
         return None
     lower = float(np.max(least - (slowest - WANDER) * at))
@@ -92,17 +96,3 @@ def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
         (slowest + fastest) / 2,
         min(trip.round_trip_ns for trip in trips),
     )
-
-
-_pairs = lru_cache(maxsize=KEPT)(partial(np.triu_indices, k=1))
-
-
-def _drifts(
-    at: npt.NDArray[np.float64], least: npt.NDArray[np.float64], most: npt.NDArray[np.float64]
-) -> tuple[float, float]:
-    """Return the slowest and the fastest drift that lead from each range to each later one."""
-    earlier, later = _pairs(len(at))
-    apart = at[later] - at[earlier]
-    slowest = np.max((least[later] - most[earlier]) / apart, initial=-DRIFT_LIMIT)
-    fastest = np.min((most[later] - least[earlier]) / apart, initial=DRIFT_LIMIT)
-    return float(slowest), float(fastest)

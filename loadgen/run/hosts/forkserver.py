@@ -39,15 +39,12 @@ _PR_SET_NAME = 15
 Worker = Callable[[socket.socket], None]
 
 
-def _prctl(option: int, value: int | bytes) -> None:
-    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
 def _child(worker: Worker, row: int, channel: socket.socket) -> None:
     status = 1
     try:
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        _prctl(_PR_SET_NAME, f"loadgen-{row}".encode())
+        prctl = ctypes.CDLL(None).prctl
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        prctl(_PR_SET_NAME, f"loadgen-{row}".encode(), 0, 0, 0)
         worker(channel)
         status = 0
     except BaseException:

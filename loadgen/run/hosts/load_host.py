@@ -1,8 +1,7 @@
 """The workers of one run on one host: starts their processes and carries frames to and from them.
 
 A fresh interpreter (`forkserver.py`) forks them, which works in any running event loop and in a
-script without a main guard. The end of a worker's channel, or the forkserver's report, shows its
-death.
+script without a main guard. The end of its channel, or the forkserver's report, shows a death.
 """
 
 import asyncio
@@ -39,8 +38,7 @@ WORKER_ENTRY = "loadgen.worker.worker:run_worker"
 
 _END_S = 5.0  # for killed workers to end
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
-_STATUS_WAIT_S = 0.3
-"""Wait for the forkserver's report of the exit status after a channel's end."""
+_STATUS_WAIT_S = 0.3  # wait for the forkserver's report of the exit status after a channel's end
 
 
 @dataclass(slots=True)

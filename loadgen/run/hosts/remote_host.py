@@ -40,8 +40,7 @@ WAIT_S = 30.0  # longest wait for agents, by default
 SILENCE_S = 5.0
 _WATCH_S = 0.25
 _ANSWER_S = 30.0
-_COMPILE_S = 600.0
-"""For an agent to start its workers: it may have to compile all kernels first."""
+_COMPILE_S = 600.0  # for an agent to start its workers: it may have to compile all kernels first
 _TOTAL_BYTES = 12  # size of a total in a message: a place and a value
 
 
@@ -144,9 +143,8 @@ class RemoteHost:
                 self._sample = sample
             case messages.WorkerEnded(row, detail, last_words):
                 detail = f"{printable(detail, 300)} on host {self.name}"
-                self._on_event(
-                    messages.WorkerEnded(self._own_row(row), detail, printable(last_words, 300))
-                )
+                words = printable(last_words, 300)
+                self._on_event(messages.WorkerEnded(self._own_row(row), detail, words))
             case messages.WorkerFrame(row) | messages.WorkerStarted(row):
                 self._own_row(row)
                 self._on_event(message)
@@ -235,9 +233,8 @@ class Hosts:
         """Try source addresses and the broker from each host; raise the first error."""
         targets = [(target.host, target.port) for target in plan.targets]
         used = {(one.host, one.source_address) for one in plan.workers if one.source_address}
-        sources = (
-            sorted(one for at, one in used if at == number) for number in range(len(self.agents))
-        )
+        hosts = range(len(self.agents))
+        sources = (sorted(one for at, one in used if at == number) for number in hosts)
         requests = (messages.ReachBroker(targets, each) for each in sources)
         await together(*(a.ask(r, _ANSWER_S) for a, r in zip(self.agents, requests, strict=True)))
 
@@ -303,11 +300,10 @@ class AgentServer:
         agents = sorted(self._hosts[:count], key=_place)
         for number, agent in enumerate(agents):
             agent.number = number
-            ours = {*self._versions.items()} - {*agent.joined.versions.items()}
+            present = agent.joined.versions
+            ours = {*self._versions.items()} - {*present.items()}
             if ours:
-                theirs = (
-                    f"{name} {agent.joined.versions.get(name, 'missing')}" for name, _ in ours
-                )
+                theirs = (f"{name} {present.get(name, 'missing')}" for name, _ in ours)
                 text = RUN_TEXT.OTHER_VERSIONS(
                     host=agent.name,
                     theirs=tuple(printable(one, 60) for one in sorted(theirs)),

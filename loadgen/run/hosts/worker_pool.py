@@ -86,12 +86,10 @@ class WorkerPool:
             return
         host = self._hosts[self._host_of[worker]].name
         self.losses.append(Loss(worker, detail, host, last_words))
-        waiting = self._waiting[worker]
+        waiting, text = self._waiting[worker], RUN_TEXT.WORKER_LOST(worker=worker, detail=detail)
         for future in waiting.values():
             if not future.done():
-                future.set_exception(
-                    WorkerLostError(RUN_TEXT.WORKER_LOST(worker=worker, detail=detail))
-                )
+                future.set_exception(WorkerLostError(text))
         waiting.clear()
         self.lost.set()
 

@@ -259,10 +259,8 @@ def report_scenario(plan: ReportPlan, measurement: Measurement) -> Scenario:
     elif version := broker.versions.get(item.case):
         values["mqtt"] = version
     known = build_scenario(item.case, None, {}).fields()
-    applying = fields_for(urls, values)
-    return build_scenario(
-        item.case, None, {name: value for name, value in applying.items() if name in known}
-    )
+    applying = fields_for(urls, values).items()
+    return build_scenario(item.case, None, {name: v for name, v in applying if name in known})
 
 
 def fields_for(urls: Sequence[str], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,12 +289,9 @@ def sweep_of(measurement: Measurement, plan: ReportPlan, limit_s: float | None =
 def command_of(measurement: Measurement, plan: ReportPlan) -> str:
     """Return the command that makes a measurement alone, without options of the user."""
     item, broker = measurement.item, plan.brokers[measurement.broker - 1]
-    verb = (
-        ["sweep", item.case] if item.vary else ["search", item.case] if item.search else [item.case]
-    )
-    if item.scenario:
-        verb = ["run", f"scenarios/{item.scenario}"]
-    words = ["loadgen", *verb]
+    kind = "sweep" if item.vary else "search" if item.search else ""
+    verb = ["run", f"scenarios/{item.scenario}"] if item.scenario else [kind, item.case]
+    words = ["loadgen", *filter(None, verb)]
     urls = broker.secured if measurement.secured else broker.urls
     words += [word for url in urls for word in ("--broker", redact_url(url))]
     fields = {} if item.scenario else item.fields

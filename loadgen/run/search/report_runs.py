@@ -171,10 +171,8 @@ async def _play(
 
 def _unreachable(played: SweepResult) -> str:
     """Return the error of a broker that could not be reached any more, "" if it was."""
-    errors = (each.error for each in played.measured)
-    return next(
-        (error for error in errors if error.startswith(BrokerUnreachableError.__name__)), ""
-    )
+    name = BrokerUnreachableError.__name__
+    return next((each.error for each in played.measured if each.error.startswith(name)), "")
 
 
 async def _restart(command: str, urls: Sequence[str]) -> None:

@@ -46,8 +46,7 @@ from loadgen.worker.tls import tls_context
 
 NS = 1_000_000_000
 _DETAIL_CHARACTERS = 500
-_RECOVERY_S = 60.0
-"""Longest wait for a broker to answer again after a step that overloaded it."""
+_RECOVERY_S = 60.0  # longest wait for a broker to answer again after a step that overloaded it
 _RETRY_S = 1.0
 STEP_S = 5.0
 """Window of a step, unless the search has another or that of its scenario is shorter."""
@@ -166,8 +165,7 @@ class SearchResult:
 
     @property
     def exit_status(self) -> int:
-        """0 for a confirmed limit or the highest load that was to be tried, 130 interrupted, else
-        1."""
+        """0 for a confirmed limit or the highest load to be tried, 130 interrupted, else 1."""
         if self.limit is None:
             return 130
         found = self.limit.confirmed and self.limit.ended in ("confirmed", "top of range")
@@ -213,9 +211,8 @@ async def search(
             # The reflector is this program's: run.json has the version.
             ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
             if before and step.broker and step.broker != before and not ours:
-                raise errors.RunDirectoryError(
-                    RUN_TEXT.OTHER_BROKER(path=shown, before=before, broker=step.broker)
-                )
+                text = RUN_TEXT.OTHER_BROKER(path=shown, before=before, broker=step.broker)
+                raise errors.RunDirectoryError(text)
             steps = (*steps, step)
             journal.write(steps)
         result = SearchResult(directory, spec, steps, probe)
@@ -257,9 +254,7 @@ async def _play_step(
     try:
         while True:
             try:
-                directory, result, reasons = await _run_windows(
-                    state, probe, journal, testbed, progress
-                )
+                played = await _run_windows(state, probe, journal, testbed, progress)
                 break
             except errors.BrokerUnreachableError:
                 # A broker may need time to recover from a step that was too much for it.
@@ -275,12 +270,13 @@ async def _play_step(
         reason = Reason("HOST_LIMIT", printable(str(error), _DETAIL_CHARACTERS))
         tried = Tried(probe.load, probe.purpose, False, (reason,))
         return SearchStep(number, tried, None, time.monotonic() - started)
+    directory, result, reasons = played
     if result.interrupted:
         return None
     broker = ""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        played = orjson.loads((directory / "run.json").read_bytes())["broker"]
-        broker = printable(f"{played['name']} {played['version']}", 200)
+        server = orjson.loads((directory / "run.json").read_bytes())["broker"]
+        broker = printable(f"{server['name']} {server['version']}", 200)
     facts = result.facts
     window_s = facts.window_s or 1.0
     messages = not spec.case.connects_only
@@ -335,26 +331,25 @@ async def _run_windows(
 
 
 async def silent_broker(scenario: Scenario, interrupt: Interrupt) -> str:
-    """Return a broker of the scenario that answers no CONNECT within a minute, "" if all answer.
+    """Return a broker of the scenario that answers no CONNECT within a minute, else "".
 
-    A refusal is an answer, unless it says that the broker is not ready. Return "" after an
-    interrupt, too.
+    A refusal is an answer, unless it says that the broker is not ready. An interrupt ends the wait.
     """
-    waiting = await finished_or(_silent_broker(scenario), interrupt.asked)
-    return "" if waiting.cancelled() else waiting.result()
-
-
-async def _silent_broker(scenario: Scenario) -> str:
     plan = with_secrets(resolve(scenario))
-    for endpoint in map(parse_broker, plan.brokers.addresses):
-        try:
-            async with asyncio.timeout(_RECOVERY_S):
-                while isinstance(endpoint, Endpoint) and not await _answers(endpoint, plan):
-                    await asyncio.sleep(_RETRY_S)
-        except TimeoutError:
-            assert isinstance(endpoint, Endpoint)
-            return endpoint.redacted
-    return ""
+
+    async def silent() -> str:
+        for endpoint in map(parse_broker, plan.brokers.addresses):
+            try:
+                async with asyncio.timeout(_RECOVERY_S):
+                    while isinstance(endpoint, Endpoint) and not await _answers(endpoint, plan):
+                        await asyncio.sleep(_RETRY_S)
+            except TimeoutError:
+                assert isinstance(endpoint, Endpoint)
+                return endpoint.redacted
+        return ""
+
+    waiting = await finished_or(silent(), interrupt.asked)
+    return "" if waiting.cancelled() else waiting.result()
 
 
 async def _answers(endpoint: Endpoint, plan: Plan) -> bool:

@@ -128,14 +128,13 @@ class SweepResult:
 
     def runs_of(self, point: SweepPoint) -> list[Path]:
         """Return the run directories of a point that were measured."""
-        return [
-            self.directory / one.run for one in self.measured if one.key == point.key and one.run
-        ]
+        runs = (one.run for one in self.measured if one.key == point.key)
+        return [self.directory / run for run in runs if run]
 
     @property
     def exit_status(self) -> int:
-        """0 if every row is valid or a confirmed limit, else 1; 130 interrupted; if no row could be
-        run, that of a run."""
+        """0 if all rows are valid or confirmed limits, else 1; 130 interrupted; the highest of the
+        runs' if none could be run."""
         if self.interrupted:
             return 130
         if self.measured and all(one.error for one in self.measured):
@@ -326,8 +325,7 @@ async def _play_point(
 def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
     """Return the standing of a search's limit; only one that was closed in on is a limit.
 
-    Steps can run out with the bracket open ("not closed"), or nothing that was tried failed ("at
-    least").
+    Steps can run out with the bracket open ("not closed"), or nothing has failed ("at least").
     """
     load, above = limit["load"], limit["above"]
     if load is None:
@@ -336,12 +334,9 @@ def standing_of(limit: Mapping[str, Any], aim: Aim | None) -> Standing:
         return "at least"
     precision = PRECISION if aim is None else aim.precision
     # A search of a broker that wavers is content with twice the precision.
-    near = (
-        limit["ended"] == "confirmed"
-        or above <= load * (1 + precision)
-        or (aim is not None and aim.integral and above - load <= 1)
-    )
-    return "closed" if near else "not closed"
+    near = limit["ended"] == "confirmed" or above <= load * (1 + precision)
+    adjacent = aim is not None and aim.integral and above - load <= 1
+    return "closed" if near or adjacent else "not closed"
 
 
 def journal_of(directory: Path) -> Journal[PointResult]:
