@@ -170,8 +170,7 @@ class Result:
 
     @in_python()
     def intervals(self) -> "pa.Table":
-        """Read the interval table (INTERVAL_SCHEMA): a row a worker, second, group, phase and
-        series."""
+        """Read the interval table (INTERVAL_SCHEMA), by worker, second, group, phase and series."""
         return load_intervals(open_run(self.directory))
 
     @in_python()
@@ -237,9 +236,8 @@ async def run_async(
     LoadgenError if the run could not be played or nothing was measured; an INVALID run is a result.
     """
     scenario = _scenario_of(scenario)
-    with directory_or_new(out, scenario.case) as directory:
-        async with _testbed(scenario, cluster, interrupt, "run", lends=False) as testbed:
-            result = await testbed.run(scenario, directory, progress=progress)
+    async with _testbed("run", scenario, out, cluster, interrupt) as (testbed, directory):
+        result = await testbed.run(scenario, directory, progress=progress)
     return await _scored(result)
 
 
@@ -325,10 +323,9 @@ async def search_async(
     `interrupt` ended the search.
     """
     scenario = _scenario_of(scenario)
-    with directory_or_new(out, f"search-{scenario.case}") as directory:
-        async with _testbed(scenario, cluster, interrupt, "search") as testbed:
-            wanted = _search_of(scenario, target, options)
-            return await _search(wanted, directory, testbed, watch=watch)
+    async with _testbed("search", scenario, out, cluster, interrupt) as (testbed, directory):
+        wanted = _search_of(scenario, target, options)
+        return await _search(wanted, directory, testbed, watch=watch)
 
 
 @_speaking
@@ -366,9 +363,8 @@ async def sweep_async(
         repeat=repeat,
         search=None if target is None else searching,
     )
-    with directory_or_new(out, f"sweep-{scenario.case}") as directory:
-        async with _testbed(scenario, cluster, interrupt, "sweep") as testbed:
-            result = await _sweep(grid, directory, testbed, watch=watch)
+    async with _testbed("sweep", scenario, out, cluster, interrupt) as (testbed, directory):
+        result = await _sweep(grid, directory, testbed, watch=watch)
     return await asyncio.to_thread(_tabled, result)
 
 
@@ -401,9 +397,8 @@ async def compare_async(
         raise UsageError(API_TEXT.FEW_BROKERS())
     axes = (("broker", tuple(brokers)),)
     grid = Sweep(scenario, axes, repeat, again=True, strict=True, folder=SIDES)
-    with directory_or_new(out, f"compare-{scenario.case}") as directory:
-        async with _testbed(scenario, cluster, interrupt, "compare") as testbed:
-            result = await _sweep(grid, directory, testbed, watch=watch)
+    async with _testbed("compare", scenario, out, cluster, interrupt) as (testbed, directory):
+        result = await _sweep(grid, directory, testbed, watch=watch)
     sides = await asyncio.to_thread(sides_of, result, summarize_run)
     if len(sides) < len(brokers):
         raise RunInterruptedError(API_TEXT.INTERRUPTED())
@@ -414,21 +409,22 @@ async def compare_async(
 
 @asynccontextmanager
 async def _testbed(
+    verb: str,
     scenario: Scenario,
+    out: str | Path | None,
     cluster: HostSource | None,
     interrupt: Interrupt | None,
-    verb: str,
-    *,
-    lends: bool = True,
-) -> AsyncIterator[_Testbed]:
-    """Provide a testbed with the hosts of a cluster, or on this host alone."""
-    take_secrets(scenario.plain())  # before Spark is started with this environment
-    check_scenario(scenario)
-    command = (f"loadgen.api.{verb}", scenario.case)
-    async with nullcontext() if cluster is None else cluster.opened() as hosts:
-        testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=lends)
-        async with testbed:
-            yield testbed
+) -> AsyncIterator[tuple[_Testbed, Path]]:
+    """Provide a testbed with the hosts of a cluster, or on this host alone, and the directory."""
+    name, is_run = f"{verb}-{scenario.case}", verb == "run"
+    with directory_or_new(out, scenario.case if is_run else name) as directory:
+        take_secrets(scenario.plain())  # before Spark is started with this environment
+        check_scenario(scenario)
+        command = (f"loadgen.api.{verb}", scenario.case)
+        async with nullcontext() if cluster is None else cluster.opened() as hosts:
+            testbed = _Testbed(hosts=hosts, interrupt=interrupt, command=command, lends=not is_run)
+            async with testbed:
+                yield testbed, directory
 
 
 def _scenario_of(scenario: Scenario | str) -> Scenario:

@@ -188,11 +188,10 @@ def history_report(courses: Sequence[Course], rolling: int) -> Report:
         points = [(point.started, point.value) for point in course.points]
         before = [(point.started, point.before) for point in course.points]
         hover = "%{y:,.4g} " + name(course.unit, 40)
+        about = name(course.description, 200)
         return chart(
             f"{label} ({course.load[:6]})",
-            REPORT_TEXT.COURSE(
-                description=name(course.description, 200), case=course.case, rolling=rolling
-            ),
+            REPORT_TEXT.COURSE(description=about, case=course.case, rolling=rolling),
             [
                 line(label, points, COLORS[0], hover, marked=True),
                 line("mean before", before, COLORS[1], hover, dash="dot"),

@@ -28,7 +28,6 @@ from loadgen.run.seal import Integrity, verify
 from loadgen.sentences import REPORT_TEXT, Sentence
 
 SCHEMA = 1  # version of run.json that this program understands
-
 LARGEST_MANIFEST_BYTES = 64 << 20
 _LONGEST_SHOWN = 200
 
@@ -331,9 +330,8 @@ def parse_run(document: object, where: str) -> RunRecord:
         raise RunDirectoryError(REPORT_TEXT.SCHEMA(where=where, schema=schema, known=SCHEMA))
     for key in ("plan", "clock", "connect", "ledger", "verdict"):
         if not isinstance(document.get(key), dict | None):
-            raise RunDirectoryError(
-                REPORT_TEXT.DAMAGED(where=where, reason=f"{key} is not an object")
-            )
+            reason = f"{key} is not an object"
+            raise RunDirectoryError(REPORT_TEXT.DAMAGED(where=where, reason=reason))
     try:
         return _RECORD.validate_python(document)
     except ValidationError as error:

@@ -21,7 +21,6 @@ from loadgen.report.record import PlannedGroup
 from loadgen.run.seal import Integrity
 
 SCHEMA = 1
-
 LATENCY_FIGURES = ("count", "avg", "p50", "p90", "p99", "p99.9", "max", "stdev")
 """Figures of a latency series that a score card shows."""
 
@@ -48,9 +47,8 @@ class Run:
     @property
     def broker_name(self) -> str:
         """Name and version, as far as they are known."""
-        return " ".join(
-            str(self.broker[key]) for key in ("name", "version") if self.broker.get(key)
-        )
+        words = (self.broker.get(key) for key in ("name", "version"))
+        return " ".join(str(word) for word in words if word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +162,8 @@ class Curves:
     connected: tuple[tuple[float, int], ...]
     """(seconds since the connect phase began, devices connected until then)"""
     processes: pa.Table
-    """A row per `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
-    1, and `resident_bytes`."""
+    """A row per `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, and
+    `resident_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +189,7 @@ class ScoreCard:
     audit: Mapping[str, Any] | None = None
     ledger: Mapping[str, Any] | None = None
     """Where every message ended (`judge.ledger`), None for a run without messages."""
-    notice: str = ""
-    """Notice before any figure."""
+    notice: str = ""  # before any figure
     sections: tuple[DataTable, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     """Details that only some cases have, by their names in scorecard.json."""
@@ -213,7 +210,6 @@ class ScoreCard:
 
 SERIES_TYPE = "Latency series"
 """Type of the lines of latencies; their name is that of the series in scorecard.json."""
-
 _ROW = ("type", "name", "description", "unit", *FIGURES, "remark")
 _RATES = {"asked": "Asked ingress", "ingress": "Ingress", "egress": "Egress"}
 _STATES = ("intended", *(field.name for field in fields(Ledger)))

@@ -16,13 +16,9 @@ from loadgen.metrics.reducer import group_numbers, reduce_table, reduced_schema
 
 TIMED = "timed"
 BACKGROUND = "background"
-
-TOTALS_BY = ("run", "group", "phase", "series")
-"""Keys of the totals; series "" holds the counters."""
-
+TOTALS_BY = ("run", "group", "phase", "series")  # keys of the totals; "" holds the counters
 _TIMED_SERIES = ("end_to_end", "connect")
 """Series whose course over time is drawn, in addition to the counters."""
-
 _COURSE_BY = ("run", "second", "group", "series")
 _COUNTERS_BY = ("run", "host", "worker", "second", "group", "series")
 _COURSE_COUNTS = (
@@ -104,15 +100,10 @@ def joined(parts: Sequence[Parts]) -> Parts:
 
 
 def views_of_parts(parts: Parts, background: Collection[str]) -> Views:
-    course = _course(parts["counters"], parts["latencies"], background)
-    return Views(parts["totals"], course, parts["processes"].select(PROCESS_SCHEMA.names))
-
-
-def _course(counters: pa.Table, latencies: pa.Table, background: Collection[str]) -> pa.Table:
-    """Return counters, gauges and percentiles by second, over all workers and phases."""
-    counters = _by_class(counters, background)
+    """Return the views; the course has all workers and phases of a second in one row a series."""
+    counters = _by_class(parts["counters"], background)
     by_second = reduce_table(counters, _COURSE_BY, gauges="sum")
-    merged = pa.concat_tables([by_second, latencies])
+    merged = pa.concat_tables([by_second, parts["latencies"]])
     columns = {name: merged[name] for name in (*_COURSE_BY, *_COURSE_COUNTS, "max_ns")}
     second = group_numbers(counters, _COURSE_BY)
     span_s = np.maximum(counters["span_ns"].to_numpy(), _SHORTEST_SPAN_NS) / 1e9
@@ -125,7 +116,8 @@ def _course(counters: pa.Table, latencies: pa.Table, background: Collection[str]
     totals, ps = merged["count"].to_numpy(), tuple(_COURSE_LEVELS.values())
     levels = row_percentiles(bucket, bucket_count, totals, ps)
     columns |= zip(_COURSE_LEVELS, map(pa.array, levels), strict=True)
-    return pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
+    course = pa.table([columns[name] for name in COURSE_SCHEMA.names], schema=COURSE_SCHEMA)
+    return Views(parts["totals"], course, parts["processes"].select(PROCESS_SCHEMA.names))
 
 
 def _by_class(table: pa.Table, background: Collection[str]) -> pa.Table:

@@ -49,7 +49,6 @@ LATENCY_RATE: Final = 10_000.0
 SPARE_DESCRIPTORS: Final = 500
 PHASES: Final = PhasePlan(warmup_s=0.5, duration_s=3.0, drain_s=3.0)
 """Phases of each play; a shorter calibration is less precise."""
-
 GROUPS: Final = ("senders", "receivers")  # group of each worker
 _TOPIC: Final = "calibrate/{topic}"
 

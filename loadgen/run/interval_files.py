@@ -24,7 +24,6 @@ from loadgen.run.rundir import make_folder, open_in_place, replacing
 
 ROW_GROUP_ROWS = 20_000
 """Least rows of a row group, which a reader holds at once: some 100 MB when unpacked."""
-
 LARGEST_FILE_BYTES = 32 << 20
 """Size after which a file gets no more row groups: a reader may hold it whole (Spark: 2 GB)."""
 

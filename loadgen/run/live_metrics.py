@@ -33,7 +33,6 @@ MESSAGE_EVENTS = (
 BOUNDS_S = tuple(float(f"{digit}e{power}") for power in range(-5, 2) for digit in (1, 2, 5))
 """Upper bounds of the latency buckets, 10 us to 50 s. A value within a thousandth of a bound, the
 resolution of the recorded histograms, may be counted on either side of it."""
-
 _BOUNDS_NS = np.array([round(bound_s * 1e9) for bound_s in BOUNDS_S])
 _LOCAL = "127.0.0.1"
 _LOOK_S = 0.1  # longest time until the server notices the end of the run

@@ -35,7 +35,6 @@ from loadgen.worker.shared_counts import create_live_page
 from loadgen.worker.subscription_marks import open_marks
 
 T = TypeVar("T")
-
 _LEAD_S = 0.1
 _LEAD_EACH_S = 0.01
 _MOST_LEAD_S = 0.3

@@ -26,9 +26,7 @@ POWERCAP = Path("/sys/class/powercap")
 _COMMAND_LIMIT_S = 10.0
 _LONGEST_OUTPUT = 100_000
 _PAIR = re.compile(r"\s*([^\W\d][^:]*?)\s*:\s+(\S.*?)\s*")
-
 _RAPL_COVERS = "processor packages of this host by RAPL: no disks, fans or losses of power supplies"
-
 Reading = Mapping[str, Any]
 
 

@@ -10,7 +10,6 @@ from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.sentences import Text
 
 HIDDEN = "***"
-
 _LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]+)@")
 _SECRET_NAME = re.compile(r"(?i:password|passphrase|secret|token|access[._-]?key)")
 _SECRET_GIVEN = re.compile(rf"(?:[\w-]+=)?[\w.-]*{_SECRET_NAME.pattern}[\w.-]*=(?=.)")

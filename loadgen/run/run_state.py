@@ -18,7 +18,6 @@ from loadgen.run.tally import Tally
 NS = 1_000_000_000
 FAILURES_LIMIT = 20
 """Reasons of failures that are counted one by one; the rest is counted as "other"."""
-
 Window = tuple[int, int]
 Ending = Literal["interrupted", "worker lost", "threshold missed", "exception", "certain"]
 

@@ -23,13 +23,11 @@ from loadgen.run.rundir import write_atomically, write_json
 from loadgen.sentences import RUN_TEXT
 
 SUMS = "SHA256SUMS"  # file of the digests, in the format of coreutils
-
 _RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", *DOCUMENTS)
 _LOGS = ("events.jsonl", "broker.jsonl", "power.jsonl")
 _LINE = re.compile(r"([0-9a-f]{64})  ([^\n]{1,200})")
 _LARGEST_SUMS_BYTES = 64 << 20
 _MOST_NAMED = 5
-
 Document = Mapping[str, Any]
 
 

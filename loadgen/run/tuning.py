@@ -35,7 +35,6 @@ Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]
 Touches = Literal["every", "remote", "shared", "latency", "messages", "connects"]
 State = Literal["met", "short", "unknown"]
 Effect = Literal["", "none", "costs"]
-
 PAGE_BYTES: Final = 4096
 MESSAGE_WIRE_BYTES: Final = 100
 """Around a payload on the wire: MQTT and topic some 20, TCP and IP 52, Ethernet 38."""

@@ -28,9 +28,7 @@ from loadgen.sentences import RUN_TEXT
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000
 """Maximum number of records in a file: those of a week. It bounds a broker that floods $SYS."""
-
 _BUSY_SAMPLE_S = 0.5
-
 Loads = list[tuple[int, tuple[int | None, ...]]]
 """Samples: CLOCK_MONOTONIC ns, and of each process the ns it ran or waited for a processor."""
 

@@ -30,11 +30,8 @@ from loadgen.spark.session import SETTINGS, own_settings, spark_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_BATCH_ROWS = 4096
-"""Rows of small files are concatenated up to this number, about 10 MB unpacked."""
-
+_BATCH_ROWS = 4096  # rows of small files are concatenated up to this number, some 10 MB unpacked
 _SETTINGS = SETTINGS["files"]
-
 _RESULT = pa.schema([("run", pa.string()), ("kind", pa.string()), ("value", pa.binary())])
 """A result of a run: its packed "parts" or "views", the "digest" of a file, or an "error"."""
 
@@ -136,8 +133,7 @@ def _directory(path: str) -> str:
 def _reducer(
     sources: _Sources, batch_rows: int, *, several: bool
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function from files, as Spark reads them, to rows of _RESULT: parts if `several`, or
-    views."""
+    """Return a function from files of Spark to rows of _RESULT: parts if `several`, or views."""
 
     def reduced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

@@ -218,9 +218,8 @@ def _read(spark: "SparkSession", where: str) -> "DataFrame | None":
             schema = from_arrow_schema(HISTORY_SCHEMA)
             return own_settings(spark).read.schema(schema).parquet(location(where))
     except CannotRunError as error:
-        if isinstance(error.__cause__, AnalysisException) and "PATH_NOT_FOUND" in str(
-            error.__cause__
-        ):
+        cause = error.__cause__
+        if isinstance(cause, AnalysisException) and "PATH_NOT_FOUND" in str(cause):
             return None
         raise
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _DOCUMENTS = ("run.json", SUMS, broker.FILE, POWER_FILE)
 FILES = f"{{{','.join(DOCUMENTS)},*.jsonl,*.parquet}}"
 """Pattern of the files of a run directory that are read for their rows or digests."""
-
 _PATTERN = re.compile(r"([{}\[\]*?\\])")
 """Characters that Spark reads as a pattern unless they are escaped."""
 
@@ -44,9 +43,8 @@ def open_remote(spark: "SparkSession", urls: Sequence[str], scratch: Path) -> li
     with spark_errors("Spark cannot read the runs"):
         roots = [_qualified(spark, url) for url in urls]
         names = _read_documents(spark, roots, scratch)
-    return [
-        open_run(scratch / str(number), root, names[number]) for number, root in enumerate(roots)
-    ]
+    directories = [scratch / str(number) for number in range(len(roots))]
+    return [*map(open_run, directories, roots, names)]
 
 
 def _qualified(spark: "SparkSession", url: str) -> str:
@@ -77,9 +75,8 @@ def _read_documents(spark: "SparkSession", roots: Sequence[str], scratch: Path) 
             "path", col.when(small, col.col("content")).alias("content")
         )
         # A column that is not selected is not read.
-        tables = files_like("*.parquet").select(
-            "path", col.lit(None).cast("binary").alias("content")
-        )
+        empty = col.lit(None).cast("binary").alias("content")
+        tables = files_like("*.parquet").select("path", empty)
     except AnalysisException as error:
         missing = re.search(r"PATH_NOT_FOUND.*?exist: (.*?)\. SQLSTATE", str(error), re.DOTALL)
         if missing is None:

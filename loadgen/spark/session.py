@@ -32,16 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_JAVA = 17  # Spark 4.0 release notes: Java 17 or newer
-
 NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 SETTINGS: Mapping[str, dict[str, str]] = read_table("loadgen.spark", "settings.toml")
-
 _ANSWER_S = 5.0
 _END_S = 5.0
 _HIGHEST_PORT = 65_535
 _NO_EXECUTOR_S = 25.0
 _LOOK_S = 0.5
-
 Progress = Callable[[str], None]
 
 
@@ -192,8 +189,7 @@ def _cancel_jobs() -> None:
 
 
 def own_settings(spark: "SparkSession", settings: Mapping[str, str] = NO_OPTIONS) -> "SparkSession":
-    """Return a session of the same Spark with separate settings, where unreadable files are
-    errors."""
+    """Return a session of the same Spark with separate settings; unreadable files are errors."""
     session = spark.newSession()
     for passed_over in ("Corrupt", "Missing"):
         session.conf.set(f"spark.sql.files.ignore{passed_over}Files", "false")
@@ -237,11 +233,9 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
         yield
     except CannotRunError:
         if alone:
-            raise CannotRunError(
-                SPARK_TEXT.NO_EXECUTOR(
-                    master=printable(str(context.master), 100), no_executor_s=_NO_EXECUTOR_S
-                )
-            ) from None
+            master = printable(str(context.master), 100)
+            text = SPARK_TEXT.NO_EXECUTOR(master=master, no_executor_s=_NO_EXECUTOR_S)
+            raise CannotRunError(text) from None
         raise
     finally:
         ended.set()
@@ -328,9 +322,8 @@ def _start(master: str, memory: str, scratch: Path, settings: Mapping[str, str])
             output.seek(0)
             words = output.read(20_000).decode(errors="replace")
             reason = reason_in(words) or reason_in(str(error)) or type(error).__name__
-            raise CannotRunError(
-                SPARK_TEXT.NOT_STARTED(master=printable(master, 100), reason=printable(reason, 400))
-            ) from error
+            values = {"master": printable(master, 100), "reason": printable(reason, 400)}
+            raise CannotRunError(SPARK_TEXT.NOT_STARTED(**values)) from error
 
 
 _RAISED = re.compile(

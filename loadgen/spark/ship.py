@@ -29,10 +29,8 @@ def packed_environment() -> Path:
         else ("venv_pack", "pip install venv-pack")
     )
     if importlib.util.find_spec(module) is None:
-        name = module.replace("_", "-")
-        raise MissingProgramError(
-            SPARK_TEXT.NO_PACKER(packer=name, prefix=sys.prefix, install=install)
-        )
+        values = {"packer": module.replace("_", "-"), "prefix": sys.prefix, "install": install}
+        raise MissingProgramError(SPARK_TEXT.NO_PACKER(**values))
     # Executors fetch it until the command ends.
     until_the_end = ExitStack()
     atexit.register(until_the_end.close)

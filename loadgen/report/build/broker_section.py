@@ -30,10 +30,7 @@ _LEAST_STEPS = 100
 """Least processor time in steps of its clock: less has fewer than two certain digits."""
 _LEAST_MOMENT_NS = 900_000_000  # samples closer than this are drawn as one moment
 _GRANTED = 0.001  # share by which two counts may differ in addition to messages in flight
-RATES = (
-    *("disk_read_bytes", "disk_written_bytes"),
-    *("network_received_bytes", "network_sent_bytes"),
-)
+RATES = ("disk_read_bytes", "disk_written_bytes", "network_received_bytes", "network_sent_bytes")
 """Counters of a node that are shown as rates."""
 _OURS = {
     "publish_received": ("sent",),
@@ -198,6 +195,7 @@ def broker_load(
         step_s = least_s / _LEAST_STEPS
         withheld = REPORT_TEXT.CORES_COARSE(used=cpu_s, step=step_s, least=least_s)
     dropped = [last.value - first.value for first, last in _spans(records, "publish_dropped")[0]]
+    moments = (moment for samples in by_node.values() for moment in _moments(samples, start_ns))
     return BrokerLoad(
         cpu_seconds=cpu_s,
         cores=cores,
@@ -207,9 +205,7 @@ def broker_load(
         counts=tuple(_checks(records, course.filter(pc.equal(course["series"], "")))),
         dropped=sum(dropped) if dropped else None,
         nodes=tuple(nodes),
-        moments=tuple(
-            moment for samples in by_node.values() for moment in _moments(samples, start_ns)
-        ),
+        moments=tuple(moments),
         troubles=records.troubles,
         withheld=withheld,
     )

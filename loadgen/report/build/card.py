@@ -32,7 +32,6 @@ from loadgen.run.seal import Integrity
 from loadgen.sentences import REPORT_TEXT
 
 _LISTS = ["bucket", "bucket_count"]
-
 _SERIES_ORDER = ("end_to_end", "transit", "send_delay", "own_delay", "acknowledge", *CONNECT_SERIES)
 
 
@@ -58,9 +57,8 @@ def build(
     latency_rows = _latency_rows(totals, record.background)
     curves = curves_of(record, views, latency_rows, (start_ns, end_ns))
     messages = not _is_connect_only(record)
-    rates = {
-        name: sums[name] / seconds if messages else 0.0 for name in ("sent", "expected", "received")
-    }
+    due = ("sent", "expected", "received")
+    rates = {name: sums[name] / seconds if messages else 0.0 for name in due}
     rates |= rates_of(record, rates, curves.course, seconds)
     ledger, run_ledger = record.ledger, record.run_ledger
     if ledger is None or run_ledger is None:

@@ -17,7 +17,6 @@ from loadgen.report.score_card import Curve, Curves, ScoreCard
 from loadgen.sentences import REPORT_TEXT, percent
 
 _TEXTS: Mapping[str, tuple[str, str]] = DATA["charts"]  # titles and notes
-
 _MOST_LINES = 8
 """Workers or outlets that have a line each; of more, the mean and the busiest are drawn."""
 _MIB = 1 << 20

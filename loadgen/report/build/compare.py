@@ -35,31 +35,21 @@ from loadgen.sentences import REPORT_TEXT, counted, listed
 
 DEFAULT_BOUND = 0.05
 """Default bound: the tolerated change for the worse, as a share of the baseline."""
-
 LEAST_REPETITIONS = 3
 """Number of runs of a side from which on a difference within the spread is tolerated."""
-
 _T_95: Mapping[int, float] = {int(freedom): t for freedom, t in DATA["student_t_95"].items()}
 """Two-sided 95 % quantile of Student's t by degrees of freedom; between two, the lower counts."""
-
 _OF_THE_HOST = ("host", "kernel", "cpu_model", "cores")  # keys of a run's environment
-
 _SETUP = ("hosts", "endpoint", "port", *_OF_THE_HOST, "program")
 """Facts other than load and broker that influence the figures."""
-
 _WORDS = {"cpu_model": "processor", "program": "program version"}
-
 Better = Literal["higher", "lower"]
-
 _BETTER: Mapping[str, Better] = DATA["better"]  # units of figures that can be better or worse
-
 _GATING = frozenset({"value", "avg", "p50", "p99"})
 """Columns whose change can be a regression; a single worst value or a deviation cannot."""
-
 _LONGEST_LABEL = 120
 _LONGEST_TWIN = 60
 _MOST_GONE = 10
-
 _LARGE = 2.0  # factor from which on a difference is shown as a multiple
 
 
@@ -360,7 +350,6 @@ def regressions(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 Facts = Mapping[str, Any]
-
 _URL = re.compile(r"((?:\w+://)?[^/]*?)(?::(\d+))?(/.*)?", re.DOTALL)
 """The part before the port, the port, and the path."""
 
@@ -420,9 +409,8 @@ def label_of(facts: Facts, keys: Iterable[str]) -> str:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             shown = number(value)
         named = key in ("broker", "protocol") and value
-        labels.append(
-            shown if named else f"{_WORDS.get(key, key.removeprefix('scenario.'))} {shown}"
-        )
+        title = _WORDS.get(key, key.removeprefix("scenario."))
+        labels.append(shown if named else f"{title} {shown}")
     return name(", ".join(labels), _LONGEST_LABEL)
 
 
@@ -503,16 +491,16 @@ def _difference(
     exceeds = None if width is None else distance > width
     repeated = max(len(first.values), len(other.values)) >= LEAST_REPETITIONS
     excused = repeated and exceeds is False
-    worse = share is not None and better is not None and (share < 0) == (better == "higher")
+    worse_by = 0.0 if share is None or better is None else share
+    if better == "higher":
+        worse_by = -worse_by
     return Difference(
         absolute=absolute,
         share=share,
         ratio=other.median / first.median if related else None,
         half_width=width,
         exceeds=exceeds,
-        regression=bool(
-            bound is not None and worse and share is not None and abs(share) > bound and not excused
-        ),
+        regression=bound is not None and worse_by > bound and not excused,
     )
 
 

@@ -23,7 +23,6 @@ _CONNECTS_APART_NS, _CONNECT_POINTS = 1_000_000, 2_000
 
 _SHORTEST_COVERED_S = 0.1  # shortest part of a second for which a rate is computed
 _NEAR_S = 0.01  # longest part of a second outside the window for which its row is still used
-
 _COUNTS = ("connects", "connect_failures", "disconnects", "connected")
 
 

@@ -13,14 +13,10 @@ from loadgen.report.model import Chart
 from loadgen.report.render.text import csv_of, name, number
 
 Figure = dict[str, Any]
-
 _LOOK: Figure = DATA["look"]  # the keys of a layout that all charts share
 LOG: Figure = _LOOK["log"]  # keys of a logarithmic axis
-
 COLORS = ("$blue", "$orange", "$aqua", "$violet", "$red", "$green", "$yellow", "$pink")
-
 SECONDS = "seconds since the measurement began"
-
 _FEW_POINTS = 10  # maximum number of points that have a marker each
 
 _FAR, _SPREAD = 20.0, 8.0

@@ -52,8 +52,7 @@ class ReportFigure:
     """One figure of one broker; `value` is None without a limit, and `verdict` gives the reason.
 
     `spread` is a share of the value; a limit has none, as all its windows offered the same load.
-    `within` is the share by which the lowest load that failed exceeds it. `runs` are directories
-    within that of the report.
+    `within` is the share by which the lowest load that failed exceeds it. `runs` are directories.
     """
 
     case: str
@@ -196,17 +195,9 @@ def _figures(shown: _Shown) -> Iterator[ReportFigure]:
             value = limit["load"] if wanted.figure == "limit" else value
         if value is None and wanted in (_PER_WATT, _PER_RACK_UNIT):
             continue
-        yield ReportFigure(
-            shown.measurement.title,
-            wanted.name,
-            wanted.unit,
-            shown.broker,
-            value,
-            spread,
-            within,
-            tuple(shown.runs),
-            _verdict(shown),
-        )
+        about = (shown.measurement.title, wanted.name, wanted.unit, shown.broker)
+        runs, verdict = tuple(shown.runs), _verdict(shown)
+        yield ReportFigure(*about, value, spread, within, runs, verdict)
 
 
 def _verdict(shown: _Shown) -> str:
@@ -287,9 +278,8 @@ def _score_card(
             keys = [wanted.figure for wanted in item.rows if wanted.name == row]
             cells += [item.published.get(there, {}).get(keys[0]) for there in published]
             of_item = [entry for entry in shown if entry.measurement.item is item]
-            cells.append(
-                "; ".join(dict.fromkeys(text for entry in of_item for text in entry.differences))
-            )
+            texts = dict.fromkeys(text for entry in of_item for text in entry.differences)
+            cells.append("; ".join(texts))
         rows.append((f"{case} {row}", unit, *cells))
     header = [*names, *published, *(["Not comparable: this run"] if published else [])]
     return replace(table("score_card", rows, header), note=items[0].suite)
@@ -400,25 +390,17 @@ def _method(result: ReportResult) -> Iterator[Block]:
         method = REPORT_TEXT.METHOD(runs=REPEAT, window_s=window_s, spoiled=spoiled or None)
     yield Paragraph(method)
     cases = dict.fromkeys(entry.measurement.item.case for entry in result.measured)
-    yield table(
-        "cases", [(case.upper(), CASES[case].summary, CASES[case].example) for case in cases]
-    )
+    rows = [(case.upper(), CASES[case].summary, CASES[case].example) for case in cases]
+    yield table("cases", rows)
 
 
 def _runs(shown: Sequence[_Shown], plan: ReportPlan) -> DataTable:
     """Return a line for each measurement: its verdict, the command that repeats it, its runs."""
-    rows = (
-        (
-            entry.measurement.name,
-            entry.broker,
-            _verdict(entry),
-            Cell(
-                report_plan.command_of(entry.measurement, plan),
-                notes=(f"measured/{entry.measurement.folder}",),
-            ),
-        )
-        for entry in shown
-    )
+    rows = []
+    for entry in shown:
+        measurement, folder = entry.measurement, f"measured/{entry.measurement.folder}"
+        command = Cell(report_plan.command_of(measurement, plan), notes=(folder,))
+        rows.append((measurement.name, entry.broker, _verdict(entry), command))
     return table("measurements", rows)
 
 

@@ -24,16 +24,12 @@ if TYPE_CHECKING:
 
 TYPES = ("Throughput", "Latency", "Connection rate", "Data-center Efficiency")
 """Groups of rows, in the order of the published card."""
-
 DATA = read_table("loadgen.report", "columns.toml")
 """Rows and columns that do not depend on the case."""
-
 FIGURES: Mapping[str, str] = {key: title for key, (title, _) in DATA["figures"].items()}
 """Figures of a row, and the title of each column."""
-
 PUBLISHED_FIGURES = {key: FIGURES[key] for key, (_, known) in DATA["figures"].items() if known}
 """Those that the published card has."""
-
 TableRow = Sequence[Cell | TableCell]
 
 
@@ -54,8 +50,7 @@ def table(
 
 END_TO_END = "end_to_end"
 _TRANSIT = ".TRANSIT"
-LARGE_MESSAGE_BYTES = 64 * 1024
-"""Size above which bytes a second say more than messages a second."""
+LARGE_MESSAGE_BYTES = 64 * 1024  # size above which bytes a second say more than messages a second
 
 _UNKNOWN = (
     RowSpec("{case}", "ingress_rate", "Ingress rate."),
@@ -73,8 +68,7 @@ class Row(Figures):
     description: str
     unit: str
     p99_9: float | None = None
-    remark: str = ""
-    """A caveat about these figures, or the reason for their absence."""
+    remark: str = ""  # a caveat about these figures, or the reason for their absence
 
     @property
     def figures(self) -> tuple[float | None, ...]:
@@ -188,9 +182,7 @@ def figures_of(measure: str, facts: Facts) -> dict[str, float | None]:
     """
     if measure in _SERIES:
         timed = facts.card.latency.get(_SERIES[measure])
-        return {
-            key: None if timed is None or key == "value" else timed.figure(key) for key in FIGURES
-        }
+        return {key: timed.figure(key) if timed and key != "value" else None for key in FIGURES}
     if measure in _VALUES:
         value = _VALUES[measure](facts)
     else:
@@ -259,7 +251,6 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
 # series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
 # for which a message was readable before it was read. Shares of percentiles are approximate.
 _MOSTLY = 0.5
-
 _SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
 
 

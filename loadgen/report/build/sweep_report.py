@@ -121,9 +121,8 @@ def _limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return a search's limit, "at least" if not closed, the lowest load that failed, and why."""
     held = "at least " if limit["stands"] in ("at least", "not closed") else ""
     in_verdict = ("confirmed", "nothing held")
-    ended = (
-        [] if limit["stands"] == "closed" else [e for e in limit["ended"] if e not in in_verdict]
-    )
+    endings = () if limit["stands"] == "closed" else limit["ended"]
+    ended = [ending for ending in endings if ending not in in_verdict]
     codes = " ".join(limit["codes"]) + (" (the generator's own limit)" if limit["own"] else "")
     return (
         f"{held}{number(limit['load'])}",

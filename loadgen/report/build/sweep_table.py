@@ -1,7 +1,6 @@
 """The table of a sweep: one row per combination, from the runs in its directory.
 
-The columns are those of the published tables. A row with several repetitions shows their median and
-their spread.
+The columns are those of the published tables. Of several repetitions a row shows median and spread.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -84,15 +83,11 @@ class SweepTable:
     broker: str = ""
     protocol: str = ""
     programs: tuple[str, ...] = field(default_factory=tuple)
-    notice: str = ""
-    """Notice before any figure."""
+    notice: str = ""  # before any figure
 
     def __repr__(self) -> str:
-        valid = sum(row.valid for row in self.rows)
-        axes = ", ".join(self.axes)
-        return (
-            f"SweepTable({self.case} by {axes}: {valid} of {counted(len(self.rows), 'row')} VALID)"
-        )
+        valid, rows = sum(row.valid for row in self.rows), counted(len(self.rows), "row")
+        return f"SweepTable({self.case} by {', '.join(self.axes)}: {valid} of {rows} VALID)"
 
     @property
     def repeated(self) -> bool:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.report.power.formats import CHOICES, FIGURES, INSTEAD, TITLES, Format, is_like
-from loadgen.report.power.notation import expression, words
 from loadgen.report.power.times import LogError, is_time
-from loadgen.report.power.units import UNITS, Unit, has_strange_unit, number_of, unit_in, unit_of
+from loadgen.report.power.units import UNITS, Unit, expression, number_of, unit_in, unit_of, words
 from loadgen.sentences import POWER_TEXT
 
 AROUND_NAMES = " -:/|,.()[]#"
@@ -311,7 +310,7 @@ def _with_unit(column: Column, form: Format) -> Column:
         (POWER_TEXT.UNIT_UNCLEAR, problem == "prefix" and not is_prefix_named),
         (POWER_TEXT.UNIT_CONTRADICTED, is_option and not problem and is_contradicted),
         (POWER_TEXT.UNIT_MISSING, is_silent and not column.is_named),
-        (POWER_TEXT.UNIT_MISSING, is_silent and has_strange_unit(title)),
+        (POWER_TEXT.UNIT_MISSING, is_silent and _has_strange_unit(title)),
     )
     for sentence, applies in rules:
         if applies:
@@ -321,3 +320,10 @@ def _with_unit(column: Column, form: Format) -> Column:
     if unit is not None and not problem:
         return column
     return replace(column, unit=UNITS[default or ("W" if quantity == "power" else "kWh")])
+
+
+def _has_strange_unit(title: str) -> bool:
+    """Return True if a title has brackets, or a lone A or V at its end, that may be a unit."""
+    lone = re.search(r"[\s_](?:A|V)$", title) and not re.search(r"outlet|power|psu", title, re.I)
+    brackets = expression("in_brackets").finditer(title)
+    return bool(lone) or any(re.search(r"[^\W\d]", bracket[1]) for bracket in brackets)

@@ -26,11 +26,10 @@ from loadgen.report.power.columns import (
     words_of,
 )
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
-from loadgen.report.power.notation import expression, words
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import HEAD_LINES, Line, Table, lines_of, tables_in
 from loadgen.report.power.times import UNCERTAIN, LogError, is_time, read_times, zone_in
-from loadgen.report.power.units import is_value, number_of, unit_of
+from loadgen.report.power.units import expression, is_value, number_of, unit_of, words
 from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT
 
@@ -39,8 +38,7 @@ _MOST_OUTLETS = 1000
 _COMPARED_LINES = 2000
 _MOST = 0.9
 """Share of the lines that must agree: a meter may miss some, and read sums later than outlets."""
-_TOTAL_SHARE = 0.05
-"""Tolerated difference of a total from the sum of its outlets, such as losses."""
+_TOTAL_SHARE = 0.05  # tolerated difference of a total from the sum of its outlets, such as losses
 _TELLING = 4  # multiples of the rounding that tell a sum or a difference from chance
 _MOST_COMPARED = 8  # outlets whose groups are compared with the others: about a thousand groups
 _BURST = 10  # a spacing this many times the next one is the pause before a group of samples

@@ -22,12 +22,8 @@ from loadgen.sentences import POWER_TEXT
 
 HOLD_LIMIT = 2.5
 """Multiple of the usual spacing for which a sample holds: it bridges one lost sample, not two."""
-
-LEAST_COVERAGE = 0.9
-"""Share of the measurement window that the samples of each outlet must cover."""
-
+LEAST_COVERAGE = 0.9  # share of the measurement window that the samples of each outlet must cover
 LEAST_SAMPLES = 10  # a mean of fewer samples inside the window gets a remark
-
 NOTABLE_STEP, COARSE_STEP = 0.01, 0.05
 """Shares of the mean: a greater step of watts or of a counter gets a remark, or withholds them."""
 
@@ -46,10 +42,7 @@ watts implausible."""
 _NEAR_CHANGE_NS = 86_400 * 10**9
 """A change of the clock within a day of a run makes the times of its samples doubtful."""
 _NS_W_IN_KWH = 3.6e15
-
 Window = tuple[int, int]  # start and end, in UTC nanoseconds since the epoch
-
-
 Result = Literal["agrees", "disagrees", "too coarse", "reset"]
 
 
@@ -276,8 +269,7 @@ def require_distinct(outlets: Sequence[OutletPower]) -> None:
 
 
 def require_usable(outlets: Sequence[OutletPower], run: str) -> None:
-    """Raise PowerLogError for the first outlet whose samples cover too little of the run, or repeat
-    those of another outlet."""
+    """Raise PowerLogError for an outlet whose samples cover too little, or repeat another's."""
     require_distinct(outlets)
     for outlet in outlets:
         if outlet.coverage < LEAST_COVERAGE:
@@ -357,9 +349,8 @@ def _energy_check(outlet: Outlet, steps: Steps, window: Window) -> EnergyCheck |
     if len(inside) < 2 or _counter_failure(points, alone=False):
         return None
     counted = _counted(points).within(int(points.at[inside[0]]), int(points.at[inside[-1]]))
-    spans = [
-        steps.within(int(s), int(u)) for s, u in zip(counted.since, counted.until, strict=True)
-    ]
+    edges = zip(counted.since.tolist(), counted.until.tolist(), strict=True)
+    spans = [steps.within(*edge) for edge in edges]
     by_counter = counted.watt_ns / _NS_W_IN_KWH
     by_watts = sum(span.watt_ns for span in spans) / _NS_W_IN_KWH
     covered_ns = sum(span.covered_ns for span in spans)

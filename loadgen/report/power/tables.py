@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.report.power.formats import Format
-from loadgen.report.power.notation import expression, words
 from loadgen.report.power.times import LogError, is_time
-from loadgen.report.power.units import unit_of
+from loadgen.report.power.units import expression, unit_of, words
 from loadgen.sentences import POWER_TEXT
 
 _SEPARATORS = ("\t", ";", "|", ",", "")  # separators of columns; "" for blanks
@@ -73,9 +72,8 @@ def _require_complete(lines: Sequence[Line]) -> None:
     units = (of.removeprefix(shape) for of in shapes if of.startswith(shape))
     if shape not in shapes and any(map(re.compile(r"[^\W\d]").search, units)):
         raise LogError(POWER_TEXT.LINE_CUT, line=line, text=text[-40:])
-    ends = [
-        re.split("[.,]", end[0]) for other in similar if (end := re.search(f"{digits}$", other))
-    ]
+    numbers = (re.search(f"{digits}$", other) for other in similar)
+    ends = [re.split("[.,]", number[0]) for number in numbers if number]
     wholes = [len("".join(end)) for end in ends]
     places = [len(end[-1]) if len(end) > 1 else 0 for end in ends]
     if len(ends) < 2:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import NO_OPTIONS, Format
-from loadgen.report.power.notation import expression
+from loadgen.report.power.units import expression
 from loadgen.run.redaction import printable
 from loadgen.sentences import POWER_TEXT, Sentence
 
@@ -41,7 +41,6 @@ def _shown(value: Any) -> Any:
 
 
 UNCERTAIN = np.iinfo(np.int64).min  # a local time that a change of the clock skips or repeats
-
 _DAY_NS = 86_400 * 10**9
 _MINUTE_NS = 60 * 10**9
 _MICROSECOND = timedelta(microseconds=1)
@@ -49,11 +48,9 @@ _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST_YEAR = 2200
 _UTC = "utc"
 _ZONES = {"mez": "cet", "mesz": "cest", "z": _UTC, "gmt": _UTC}
-
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _ORDERS = ("ymd", "dmy", "mdy", "short ymd", "named dmy", "named mdy")
 """Ways to write a date, as in `patterns.toml`."""
-
 _ELAPSED_NS = {"us": 10**3, "µs": 10**3, "ms": 10**6, "min": _MINUTE_NS, "minutes": _MINUTE_NS}
 _ELAPSED_NS |= dict.fromkeys(("h", "hrs", "hours"), 60 * _MINUTE_NS)
 """Nanoseconds of the units of elapsed times in titles; without one they are seconds."""

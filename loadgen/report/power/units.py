@@ -1,4 +1,4 @@
-"""Numbers and units in titles and cells of power logs, in the notation of any country. Pure.
+"""Words, numbers and units in titles and cells of power logs, in the notation of any country.
 
 A comma can be a decimal mark or separate thousands, and so can a point. The whole log decides:
 "0,5", "12,34" and "1.100,5" are unambiguous, "1,100" alone is not. An ambiguous log is refused.
@@ -6,9 +6,31 @@ A comma can be a decimal mark or separate thousands, and so can a point. The who
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
-from loadgen.report.power.notation import expression, words
+from loadgen.sentences import read_table
+
+_FOLDER = "loadgen.report.power"
+_SPACES = " \u00a0\u202f\u2009'\u2019"
+
+
+@cache
+def words(key: str) -> frozenset[str]:
+    """Return the words of `words.toml` under this key."""
+    value = read_table(_FOLDER, "words.toml")[key]
+    return frozenset(value.split() if isinstance(value, str) else value)
+
+
+@cache
+def expression(key: str, mark: str = ".") -> re.Pattern[str]:
+    """Return an expression of `patterns.toml`; `mark` is the decimal mark of numbers."""
+    patterns = read_table(_FOLDER, "patterns.toml")
+    values = {"month": patterns["month"], "space": _SPACES.replace(" ", "\\ "), "mark": mark}
+    text = patterns[key]
+    for name, value in (values | {"other": ",.".replace(mark, "")}).items():
+        text = text.replace(f"{{{name}}}", value)
+    return re.compile(text)
 
 
 def is_value(cell: str) -> bool:
@@ -68,7 +90,6 @@ _PREFIXES |= dict.fromkeys(("u", "µ", "μ", "micro"), 1e-6)
 _JOULE_IN_KWH = 1 / 3.6e6
 _TIMES_OF_WATTS = {"h": 1e-3, "m": 1 / 60e3, "s": _JOULE_IN_KWH}
 """Kilowatt-hours of a watt over an hour, a minute and a second, by the first letter of the time."""
-
 _OTHER = Unit("other")
 
 
@@ -100,20 +121,12 @@ def unit_in(title: str) -> tuple[Unit | None, str]:
     if expression("ends_in_other").search(title):
         return _OTHER, title
     # A lone J in a longer title is a name, such as that of a rack.
-    units = [
-        m for m in expression("unit").finditer(title) if m[0] not in ("J", "j") or m[0] == title
-    ]
+    matches = expression("unit").finditer(title)
+    units = [match for match in matches if match[0] not in ("J", "j") or match[0] == title]
     if not units:
         return None, title
     before = re.sub(r"\bin\s*$", "", title[: units[-1].start()])
     return _in_title(units[-1], title), f"{before} {title[units[-1].end() :]}".strip()
-
-
-def has_strange_unit(title: str) -> bool:
-    """Return True if a title has brackets, or a lone A or V at its end, that may be a unit."""
-    lone = re.search(r"[\s_](?:A|V)$", title) and not re.search(r"outlet|power|psu", title, re.I)
-    brackets = expression("in_brackets").finditer(title)
-    return bool(lone) or any(re.search(r"[^\W\d]", bracket[1]) for bracket in brackets)
 
 
 def _in_title(match: re.Match[str], title: str) -> Unit:

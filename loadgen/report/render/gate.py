@@ -27,9 +27,8 @@ def to_junit(comparisons: Sequence[Comparison], runs: Sequence[Check]) -> bytes:
             skipped=str(outcomes.count("skipped")),
         )
         for check in tests:
-            case = Xml.SubElement(
-                suite, "testcase", classname=name(check.side), name=name(check.figure)
-            )
+            names = {"classname": name(check.side), "name": name(check.figure)}
+            case = Xml.SubElement(suite, "testcase", names)
             if check.outcome != "passed":
                 kind = "failure" if check.outcome == "failed" else "skipped"
                 Xml.SubElement(case, kind, message=name(check.text))

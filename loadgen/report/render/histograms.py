@@ -32,7 +32,6 @@ HISTOGRAM_SCHEMA = pa.schema(
 
 _CARDS_AT_ONCE = 50
 """Number of runs whose histograms are unpacked at once: some 50 MB, and a row group."""
-
 _TAG_CHARACTERS = 300
 _BUCKETS, _SUB_BUCKETS = 32, 2048  # layout of the library (`metrics.histogram`)
 
@@ -52,7 +51,6 @@ def to_parquet(cards: Sequence[ScoreCard], path: Path) -> None:
 
 MOST_RUNS_PLOTTED = 20
 """Maximum number of runs with .hgrm files; of more, HdrHistogram's tools make them from the log."""
-
 _TICKS = 5  # lines for each halving of the distance to 100 %, as in the library
 
 

@@ -26,7 +26,6 @@ from loadgen.report.render.text import name, number, text_of
 PLOTLY = "plotly-basic.min.js"
 """plotly.js-basic-dist-min 4.1.1 of npm, unchanged: a quarter of the whole library, with the traces
 that the charts use. Its first lines name its licence, MIT."""
-
 LARGEST_BYTES = 1_500_000  # largest page: it fits in a mail
 _LINKS = 2  # links to a section: in the answer and in the list of all runs
 
@@ -71,7 +70,7 @@ def _environment() -> Environment:
         "policy": f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'",
         "css": Markup(_resource("page.css")),
-        "plotly": _packed(plotly),
+        "plotly": _packed(plotly.encode()),
         "script": Markup(script),
     }
     environment.filters |= {
@@ -82,9 +81,7 @@ def _environment() -> Environment:
         "filled": _filled,
         "kind": lambda block: type(block).__name__.lower(),  # name of the block's macro
         "slug": lambda title: re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-"),
-        "packed": lambda chart: _packed(
-            orjson.dumps({**chart.figure, "table": chart.table}).decode()
-        ),
+        "packed": lambda chart: _packed(orjson.dumps({**chart.figure, "table": chart.table})),
     }
     return environment
 
@@ -103,6 +100,6 @@ def _resource(file: str) -> str:
     return files("loadgen.report.render").joinpath(file).read_text("utf-8")
 
 
-def _packed(text: str) -> Markup:
+def _packed(text: bytes) -> Markup:
     """Return a text as page.js unpacks it: gzip in base64, which needs no escaping."""
-    return Markup(b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode())
+    return Markup(b64encode(gzip.compress(text, 9, mtime=0)).decode())

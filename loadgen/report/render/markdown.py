@@ -1,7 +1,7 @@
 """A report as Markdown, for a page or a pull request; everything from outside is escaped."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from loadgen.plan.tables import Cell, DataTable, TableCell, as_cell
 from loadgen.report.model import Block, Fold, Judged, Paragraph, Report
@@ -46,7 +46,11 @@ def _blocks(blocks: Iterable[Block]) -> Iterator[str]:
             case DataTable(title, note, header, rows):
                 yield from (f"### {escape(title)}", "") if title else ()
                 yield from (escape(note, NOTICE_CHARACTERS), "") if note else ()
-                yield from markdown_table(header, (map(_cell, row) for row in rows)) if rows else ()
+                if rows:
+                    yield f"| {' | '.join(map(escape, header))} |"
+                    yield f"|{'|'.join('---' for _ in header)}|"
+                    yield from (f"| {' | '.join(map(_cell, row))} |" for row in rows)
+                    yield ""
             case Fold(title, folded, in_text=True):
                 yield from (f"### {escape(title)}", "", *_blocks(folded))
 
@@ -58,13 +62,3 @@ def _cell(value: Cell | TableCell) -> str:
     notes = ", ".join(filter(None, cell.notes))
     parts = (text_of(cell.value), f"({notes})" if notes else "", cell.remark)
     return " ".join(filter(None, map(escape, parts)))
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """Return the lines of a table whose cells are escaped already."""
-    return [
-        f"| {' | '.join(map(escape, header))} |",
-        f"|{'|'.join('---' for _ in header)}|",
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-    ]

@@ -9,12 +9,9 @@ from loadgen.cases.registry import CASES
 from loadgen.run.redaction import printable
 
 NAME_CHARACTERS = 300  # longest text of a broker, file or scenario that a rendering repeats
-
 NOTICE_CHARACTERS = 2000
 """Longest notice, which must be shown in full, and longest sentence above a table."""
-
 COMMAND_CHARACTERS = 4000  # longest command line
-
 _WIDTH = 100
 
 

@@ -92,8 +92,6 @@ def write_files(
                 else:
                     data(hidden)
     except OSError as error:
-        reason = system_reason(error)
-        raise RunDirectoryError(
-            REPORT_TEXT.UNWRITABLE(kind=kind, directory=out_dir, reason=reason)
-        ) from None
+        values = {"kind": kind, "directory": out_dir, "reason": system_reason(error)}
+        raise RunDirectoryError(REPORT_TEXT.UNWRITABLE(**values)) from None
     return {name: out_dir / name for name in files}

@@ -35,7 +35,6 @@ import orjson
 MESSAGE_LIMIT_BYTES = 8192
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
-
 Worker = Callable[[socket.socket], None]
 
 

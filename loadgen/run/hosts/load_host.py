@@ -32,10 +32,8 @@ from loadgen.worker.shared_counts import SharedPage
 
 Header = dict[str, Any]
 OnEvent = Callable[[messages.WorkerEvent], None]
-
 WORKER_ENTRY = "loadgen.worker.worker:run_worker"
 """Function that a worker process runs, with its end of the channel as the argument."""
-
 _END_S = 5.0  # for killed workers to end
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 _STATUS_WAIT_S = 0.3  # wait for the forkserver's report of the exit status after a channel's end

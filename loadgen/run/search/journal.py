@@ -23,7 +23,6 @@ from loadgen.run.redaction import printable, redact_command
 from loadgen.sentences import RUN_TEXT, Sentence
 
 Entry = TypeVar("Entry")
-
 _FILE_LIMIT_BYTES = 64 << 20
 
 

@@ -37,7 +37,6 @@ from loadgen.sentences import RUN_TEXT
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
-
 MakeSearch = Callable[[Scenario], Search]
 Standing = Literal["closed", "not closed", "at least", "nothing held"]
 
