@@ -40,12 +40,8 @@ COURSE_SCHEMA = pa.schema(
 workers; each worker's rate is over its own span, which is longer if it was late."""
 
 _PROCESS_BY = ("run", "host", "worker", "second")
-PROCESS_SCHEMA = pa.schema(
-    [
-        reduced_schema(_PROCESS_BY).field(name)
-        for name in (*_PROCESS_BY, "time_ns", "span_ns", "cpu_ns", "wait_ns", "resident_bytes")
-    ]
-)
+_OF_PROCESS = (*_PROCESS_BY, "time_ns", "span_ns", "cpu_ns", "wait_ns", "resident_bytes")
+PROCESS_SCHEMA = pa.schema([reduced_schema(_PROCESS_BY).field(name) for name in _OF_PROCESS])
 """One row per worker and second."""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+from asyncio.subprocess import DEVNULL
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -131,11 +132,7 @@ async def run_crash_command(command: str, events: EventLog) -> None:
     events.write("crash_command", "the command was started on request")
     with TemporaryFile() as output:
         child = await asyncio.create_subprocess_shell(
-            command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
+            command, stdin=DEVNULL, stdout=output, stderr=output, start_new_session=True
         )
         try:
             async with asyncio.timeout(CRASH_COMMAND_LIMIT_S):

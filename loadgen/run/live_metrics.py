@@ -98,13 +98,8 @@ def figures(plan: Plan, monitor: Monitor) -> Iterator[Figure]:
         up_to = np.concatenate([[0], np.cumsum(row.bucket_count)])[places]
         seconds = (row.sum_ns / 1e9, row.min_ns / 1e9, row.max_ns / 1e9)
         latencies[series, intended] = Distribution(tuple(up_to.tolist()), int(row.count), *seconds)
-    yield Figure(
-        "loadgen_latency_seconds",
-        "Latencies of a series, by the phase in which their messages were intended.",
-        "histogram",
-        ("series", "phase"),
-        latencies,
-    )
+    meaning = "Latencies of a series, by the phase in which their messages were intended."
+    yield Figure("loadgen_latency_seconds", meaning, "histogram", ("series", "phase"), latencies)
 
 
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"

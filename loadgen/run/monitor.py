@@ -152,11 +152,8 @@ class Monitor:
         self._reported[row] = counts
         now_ns = time.monotonic_ns()
         beat_ns = int(self.page.totals["beat_ns"][row]) or now_ns
-        moment = Interval(
-            second=(beat_ns - self.intervals.anchor_ns) // NS,
-            time_ns=beat_ns,
-            span_ns=now_ns - beat_ns,
-        )
+        second = (beat_ns - self.intervals.anchor_ns) // NS
+        moment = Interval(second=second, time_ns=beat_ns, span_ns=now_ns - beat_ns)
         for group, number in self._groups.items():
             for phase, counted in zip(INTENDED_PHASES, unreported[number].tolist(), strict=True):
                 if any(counted):

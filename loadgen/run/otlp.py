@@ -90,17 +90,9 @@ def _metric(figure: Figure, began_ns: int, now_ns: int) -> Any:
         about = {"attributes": dict(zip(figure.labels, values, strict=True)), **times}
         if isinstance(value, Distribution):
             counts = [after - before for before, after in pairwise((0, *value.up_to, value.count))]
-            points.append(
-                sdk.HistogramDataPoint(
-                    **about,
-                    count=value.count,
-                    sum=value.sum_s,
-                    min=value.min_s,
-                    max=value.max_s,
-                    bucket_counts=counts,
-                    explicit_bounds=BOUNDS_S,
-                )
-            )
+            about |= {"count": value.count, "sum": value.sum_s, "min": value.min_s}
+            about |= {"max": value.max_s, "bucket_counts": counts, "explicit_bounds": BOUNDS_S}
+            points.append(sdk.HistogramDataPoint(**about))
         else:
             points.append(sdk.NumberDataPoint(**about, value=value))
     since, unit = sdk.AggregationTemporality.CUMULATIVE, "1"

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -72,11 +73,7 @@ async def read_command(command: str) -> Reading:
 async def output_of(option: str, command: str) -> str:
     """Run the command of an option; raise CannotRunError if it fails, or takes too long."""
     child = await asyncio.create_subprocess_shell(
-        command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
+        command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL, start_new_session=True
     )
     try:
         output, _ = await asyncio.wait_for(child.communicate(), _COMMAND_LIMIT_S)

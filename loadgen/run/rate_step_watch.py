@@ -92,12 +92,9 @@ class RateStepWatch:
             counts = tally.counts("measure")
             expected = end.expected - start.expected
             missing = self._lost_by(2 * place + 2) - self._lost_by(2 * place + 1)
-            window = ledger_of(
-                Counted(
-                    {**counts, "sent": end.sent - start.sent, "expected": expected}
-                    | {"received": expected - min(max(missing, 0), expected)}
-                )
-            )
+            received = expected - min(max(missing, 0), expected)
+            sums = {"sent": end.sent - start.sent, "expected": expected, "received": received}
+            window = ledger_of(Counted({**counts, **sums}))
             facts = replace(
                 run_facts,
                 window_s=(end.time_ns - start.time_ns) / NS,

@@ -110,23 +110,21 @@ def _power(power: Power) -> Iterator[Block]:
     yield table("power", rows)
     if power.remark:
         yield Paragraph(power.remark, "remark")
-    yield from _measured_tiles(
-        {
-            "messages per watt": power.messages_per_watt,
-            "joules a message": power.joules_per_message,
-            "watts per rack unit": power.watts_per_rack_unit,
-        }
-    )
+    tiles = {
+        "messages per watt": power.messages_per_watt,
+        "joules a message": power.joules_per_message,
+        "watts per rack unit": power.watts_per_rack_unit,
+    }
+    yield from _measured_tiles(tiles)
 
 
 def _broker(load: BrokerLoad) -> Iterator[Block]:
-    yield from _measured_tiles(
-        {
-            "broker's processor time, s": load.cpu_seconds,
-            "messages a core-second": load.messages_per_core_second,
-            "dropped, by its own count": load.dropped,
-        }
-    )
+    tiles = {
+        "broker's processor time, s": load.cpu_seconds,
+        "messages a core-second": load.messages_per_core_second,
+        "dropped, by its own count": load.dropped,
+    }
+    yield from _measured_tiles(tiles)
     if load.nodes:
         yield table("nodes", map(node_figures, load.nodes))
     rows = []

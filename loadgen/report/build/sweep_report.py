@@ -124,11 +124,8 @@ def _limit_cells(limit: Mapping[str, Any]) -> tuple[str, str, str]:
     endings = () if limit["stands"] == "closed" else limit["ended"]
     ended = [ending for ending in endings if ending not in in_verdict]
     codes = " ".join(limit["codes"]) + (" (the generator's own limit)" if limit["own"] else "")
-    return (
-        f"{held}{number(limit['load'])}",
-        number(limit["above"]),
-        "; ".join(filter(None, (codes, *ended))),
-    )
+    reasons = "; ".join(filter(None, (codes, *ended)))
+    return f"{held}{number(limit['load'])}", number(limit["above"]), reasons
 
 
 def verdict_of(row: SweepRow) -> str:

@@ -151,13 +151,9 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     """
     split: dict[str, Any] = {key: _split(getattr(form, key), titles) for key in TITLES}
     form = replace(form, **split)
-    columns = _only_named(
-        [
-            column_of(title, form, place, cell)
-            for place, (title, cell) in enumerate(zip(titles, cells, strict=True))
-        ],
-        form,
-    )
+    pairs = enumerate(zip(titles, cells, strict=True))
+    read = [column_of(title, form, place, cell) for place, (title, cell) in pairs]
+    columns = _only_named(read, form)
     roles: dict[str, list[Column]] = {}
     for column in columns:
         roles.setdefault(column.role, []).append(column)
@@ -183,8 +179,8 @@ def layout_of(titles: Sequence[str], cells: Sequence[str], form: Format) -> Layo
     outlets = roles.get("outlet", [])
     outlets = [c for c in outlets if c.is_named] or outlets[:1]
     names = [*outlets, *(roles.get("series", []) if is_long else [])]
-    read = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *different]
-    return Layout(form, tuple(titles), (*read, *(value if is_long else figures)))
+    used = [*time, *roles.get("zone", [])[:1], *names, *units[:1], *different]
+    return Layout(form, tuple(titles), (*used, *(value if is_long else figures)))
 
 
 def _split(patterns: Sequence[str], titles: Sequence[str]) -> tuple[str, ...]:

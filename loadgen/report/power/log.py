@@ -280,10 +280,9 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
             figure = "watts" if column.role == "watts" else "energy"
             outlets.setdefault(column.outlet, {})[figure] = points
             used.append(column.title)
+    unread = (c for c in (*layout.columns, *columns) if c.why)
     left_out = dict.fromkeys(
-        (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE)
-        for c in (*layout.columns, *columns)
-        if c.why
+        (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE) for c in unread
     )
     for pattern in (p for key in form.named & FIGURES.keys() for p in getattr(form, key)):
         if layout.is_long and not any(is_like(title, pattern) for title in used):

@@ -53,14 +53,8 @@ def tls_of(secret: bytes, purpose: ssl.Purpose) -> ssl.SSLContext:
     with memory_directory() as directory:
         file = Path(directory) / "key"
         file.touch(0o600)
-        file.write_bytes(
-            certificate
-            + key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+        file.write_bytes(certificate + key.private_bytes(*form, serialization.NoEncryption()))
         context.load_cert_chain(file)
     return context
 

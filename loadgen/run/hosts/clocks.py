@@ -90,9 +90,6 @@ def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
     upper = float(np.min(most - (fastest + WANDER) * at))
     if lower > upper:
         return None
-    return ClockEstimate(
-        first_ns + round((lower + upper) / 2),
-        -int(-(upper - lower) // 2),
-        (slowest + fastest) / 2,
-        min(trip.round_trip_ns for trip in trips),
-    )
+    offset_ns, bound_ns = first_ns + round((lower + upper) / 2), -int(-(upper - lower) // 2)
+    shortest_ns = min(trip.round_trip_ns for trip in trips)
+    return ClockEstimate(offset_ns, bound_ns, (slowest + fastest) / 2, shortest_ns)

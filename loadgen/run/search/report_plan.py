@@ -309,12 +309,8 @@ def command_of(measurement: Measurement, plan: ReportPlan) -> str:
 
 def plan_document(plan: ReportPlan) -> dict[str, Any]:
     """Return what was found at the brokers as JSON values without passwords."""
-    return {
-        "brokers": [
-            {"name": each.name, "versions": each.versions, "lacks": each.lacks}
-            for each in plan.brokers
-        ]
-    }
+    keys = ("name", "versions", "lacks")
+    return {"brokers": [{key: getattr(each, key) for key in keys} for each in plan.brokers]}
 
 
 def brokers_of_document(

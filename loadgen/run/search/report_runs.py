@@ -10,6 +10,7 @@ import asyncio
 import os
 import shlex
 import shutil
+from asyncio.subprocess import DEVNULL
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -179,9 +180,6 @@ async def _restart(command: str, urls: Sequence[str]) -> None:
     environment = {**os.environ, "LOADGEN_BROKER": redact_url(urls[0])}
     with suppress(OSError):
         process = await asyncio.create_subprocess_exec(
-            *shlex.split(command),
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
+            *shlex.split(command), env=environment, stdin=DEVNULL, stdout=DEVNULL
         )
         await process.wait()

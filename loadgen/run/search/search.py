@@ -280,15 +280,10 @@ async def _play_step(
     facts = result.facts
     window_s = facts.window_s or 1.0
     messages = not spec.case.connects_only
+    valid, served = result.measured and not reasons, served_load(spec, probe.load, facts)
     return SearchStep(
         number=number,
-        tried=Tried(
-            load=probe.load,
-            purpose=probe.purpose,
-            valid=result.measured and not reasons,
-            reasons=reasons,
-            served=served_load(spec, probe.load, facts),
-        ),
+        tried=Tried(probe.load, probe.purpose, valid, reasons, served),
         run=str(directory.relative_to(journal.directory)),
         seconds=time.monotonic() - started,
         sent_per_s=facts.on_time / window_s if messages else None,
@@ -309,8 +304,8 @@ async def _run_windows(
 ) -> tuple[Path, RunResult, tuple[Reason, ...]]:
     """Run the windows of a step until one does not hold; return the last one and its reasons."""
     spec, confirms = state.search, probe.purpose in CONFIRMS
-    windows = 1
-    ends: tuple[bool, ...] = (True, False)
+    scenario, windows = step_scenario(spec, probe), 1
+    ends: tuple[bool, ...] = (True, False) if spec.has_short_steps else ()
     if confirms and spec.has_short_steps:
         windows, ends = CONFIRMATIONS, (False,)
     elif confirms:
@@ -318,12 +313,7 @@ async def _run_windows(
         windows = LONG_CONFIRMATIONS - held
     for _ in range(windows):
         directory = journal.new_part(f"{len(state.steps) + 1:02d}-{probe.load:.10g}")
-        result = await testbed.run(
-            step_scenario(spec, probe),
-            directory,
-            progress=progress,
-            ends_when_certain=ends if spec.has_short_steps else (),
-        )
+        result = await testbed.run(scenario, directory, progress=progress, ends_when_certain=ends)
         reasons = spec.require.unmet(result.verdict, result.facts.messages.window)
         if result.interrupted or reasons or not result.measured:
             break

@@ -285,11 +285,9 @@ async def _play_point(
             if ended.best is not None and ended.best.run is not None:
                 run = ended.directory / ended.best.run
             stands = standing_of(limit, aim)
-            entry = replace(
-                entry,
-                valid=ended.limit.confirmed and stands == "closed",
-                limit=limit | {"field": aim.field, "stands": stands},
-            )
+            limit |= {"field": aim.field, "stands": stands}
+            valid = ended.limit.confirmed and stands == "closed"
+            entry = replace(entry, valid=valid, limit=limit)
         else:
             result, spoiled = await run_unspoiled(
                 testbed,
