@@ -1,7 +1,7 @@
 """The verdict over a run: VALID, or INVALID with every reason; a pure function of its facts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadgen.judge.codes import CODES, REASONS, REMARKS
@@ -46,6 +46,9 @@ class Verdict:
     @property
     def codes(self) -> tuple[str, ...]:
         return tuple(reason.code for reason in self.reasons)
+
+    def document(self) -> dict[str, Any]:
+        return {"valid": self.valid, "reasons": [asdict(reason) for reason in self.reasons]}
 
     def with_reasons(self, *more: Reason) -> "Verdict":
         """Return this verdict with more reasons, all in the order of `CODES`."""

@@ -77,13 +77,11 @@ def entries_of(document: Mapping[str, Any], shown: str) -> list[dict[str, Any]]:
         "case": run.case,
         "month": month_of(card),
     }
+    keys = ("name", "description", "unit", *PUBLISHED_FIGURES)
     lines = [
         {
             **about,
-            **{
-                key: getattr(row, key)
-                for key in ("name", "description", "unit", *PUBLISHED_FIGURES)
-            },
+            **{key: getattr(row, key) for key in keys},
             "place": place,
             "card": None if place else orjson.dumps(stored).decode(),
         }

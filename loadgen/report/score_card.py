@@ -231,10 +231,7 @@ def card_document(card: ScoreCard) -> dict[str, Any]:
         "schema": SCHEMA,
         **({"notice": card.notice} if card.notice else {}),
         "run": asdict(card.run),
-        "verdict": {
-            "valid": card.verdict.valid,
-            "reasons": [asdict(reason) for reason in card.verdict.reasons],
-        },
+        "verdict": card.verdict.document(),
         "rows": [{key.replace("_", "."): getattr(row, key) for key in _ROW} for row in card.rows],
         "counts": asdict(card.counts),
         "latency": {

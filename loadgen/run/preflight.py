@@ -208,11 +208,8 @@ def _require_certificates(plan: Plan) -> None:
     if len(devices) > FILES_CHECKED:
         devices = sorted({0} | {count - 1 for count in counts})
     files = plan.tls
-    for field, pattern in (
-        ("tls_ca", files.ca_file),
-        ("tls_certificate", files.certificate_file),
-        ("tls_key", files.key_file),
-    ):
+    patterns = (files.ca_file, files.certificate_file, files.key_file)
+    for field, pattern in zip(("tls_ca", "tls_certificate", "tls_key"), patterns, strict=True):
         each = field != "tls_ca" and "{device}" in (pattern or "")
         for number in devices if each else (0,):
             path = (pattern or "").replace("{device}", str(number)) if each else pattern

@@ -16,7 +16,6 @@ from loadgen.cases.case import Conclusion
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import HostDelay
 from loadgen.judge.rate_step_verdict import RateStepVerdict
-from loadgen.judge.verdict import Verdict
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.fit import describe
 from loadgen.plan.plan import Plan
@@ -100,7 +99,7 @@ class RunDocument:
                 "proven": facts.messages.proven and not facts.messages.imbalances,
                 "imbalances": list(facts.messages.imbalances),
             }
-        seen["verdict"] = _verdict(conclusion.verdict)
+        seen["verdict"] = conclusion.verdict.document()
         seen["remarks"] = [asdict(remark) for remark in conclusion.verdict.remarks]
         for name, content in conclusion.files.items():
             write_json(self.directory / name, content)
@@ -232,10 +231,6 @@ def _observed_host(samples: Sequence[HostSample], window: Window) -> dict[str, f
     return dict(zip(("steal_s", "throttled_s"), between(samples, [window]), strict=True))
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {"valid": verdict.valid, "reasons": [asdict(reason) for reason in verdict.reasons]}
-
-
 def _rate_step(verdict: RateStepVerdict) -> dict[str, Any]:
     facts = verdict.facts
     return {
@@ -248,5 +243,5 @@ def _rate_step(verdict: RateStepVerdict) -> dict[str, Any]:
         "owed": verdict.owed,
         "p99_us": facts.service.latency_p99_us,
         "busy_share": facts.generator.busy_share,
-        "verdict": _verdict(verdict.verdict),
+        "verdict": verdict.verdict.document(),
     }

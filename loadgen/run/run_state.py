@@ -132,10 +132,8 @@ class RunState:
 
 def state_before(plan: Plan) -> RunState:
     messages = any(group.publishes for group in plan.groups)
-    return RunState(
-        messages=messages,
-        tally=Tally(timed_groups(plan), ("measure",) if messages else ("connect", "subscribe")),
-    )
+    phases = ("measure",) if messages else ("connect", "subscribe")
+    return RunState(messages=messages, tally=Tally(timed_groups(plan), phases))
 
 
 def timed_groups(plan: Plan) -> frozenset[str]:

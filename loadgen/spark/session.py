@@ -259,11 +259,8 @@ def _end(scratch: Path) -> None:
             began.proc.stdin.close()
         # Nothing public forgets a Java that has ended; the next session would use it.
         SparkContext._gateway = SparkContext._jvm = None
-    ours = [
-        process
-        for process in with_descendants([os.getpid()])[1:]
-        if str(scratch) in process.command()
-    ]
+    children = with_descendants([os.getpid()])[1:]
+    ours = [process for process in children if str(scratch) in process.command()]
     for process in _left_of(ours):
         with suppress(OSError):
             os.kill(process.pid, signal.SIGKILL)

@@ -204,11 +204,8 @@ def _latency_rows(totals: pa.Table, background: frozenset[str]) -> dict[str, dic
     rows = totals.filter(pc.and_(is_series, counted))
     is_background = pc.is_in(rows["group"], pa.array(sorted(background), pa.string()))
     merged: dict[str, dict[str, Any]] = {}
-    for prefix, of_class in (
-        ("", rows.filter(pc.invert(is_background))),
-        (f"{BACKGROUND}.", rows.filter(is_background)),
-    ):
-        table = reduce_table(of_class, ("series",))
+    for prefix, of_class in (("", pc.invert(is_background)), (f"{BACKGROUND}.", is_background)):
+        table = reduce_table(rows.filter(of_class), ("series",))
         by_series = {row["series"]: row for row in table.drop_columns(_LISTS).to_pylist()}
         for name in _LISTS:
             # As arrays: lists of integers would take six times as much memory.

@@ -71,11 +71,8 @@ def distribution_chart(
     # 10^power on the axis 1/(1-p): 0, 90%, 99%, 99.9% ...
     names = ["0", "90%", "99%", *(f"99.{'9' * (power - 2)}%" for power in powers[3:])]
     tickvals, ticktext = [10**power for power in powers], names[: len(powers)]
-    look = layout(
-        xaxis=axis("percentile", type="log", tickvals=tickvals, ticktext=ticktext),
-        yaxis=axis("µs", **figures.LOG),
-        hovermode="closest",
-    )
+    percentile = axis("percentile", type="log", tickvals=tickvals, ticktext=ticktext)
+    look = layout(xaxis=percentile, yaxis=axis("µs", **figures.LOG), hovermode="closest")
     return chart(*_TEXTS[text], lines, look, height=360)
 
 
@@ -134,11 +131,8 @@ def _connection_curve(curves: Curves) -> Chart | None:
     lines = [line("connected", curves.connected, "$blue", hover, marked=None)]
     if course:
         lines.append(line("failed", zip(at, failed, strict=True), "$red", hover, marked=None))
-    look = layout(
-        xaxis=from_zero("seconds since the connect phase began"),
-        yaxis=from_zero("devices"),
-        showlegend=len(lines) > 1,
-    )
+    seconds = from_zero("seconds since the connect phase began")
+    look = layout(xaxis=seconds, yaxis=from_zero("devices"), showlegend=len(lines) > 1)
     return chart(*_TEXTS["connected"], lines, look)
 
 

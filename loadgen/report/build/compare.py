@@ -471,10 +471,8 @@ def _numbers(card: ScoreCard) -> dict[_Key, tuple[float, str]]:
                 key = (title, row.unit, places[row.name, row.unit], column)
                 numbers[key] = (float(value), row.description)
         places[row.name, row.unit] += 1
-    numbers["lost", "messages", 0, "value"] = (
-        float(card.counts.lost),
-        "Deliveries of messages intended in the window that did not arrive.",
-    )
+    description = "Deliveries of messages intended in the window that did not arrive."
+    numbers["lost", "messages", 0, "value"] = (float(card.counts.lost), description)
     return numbers
 
 

@@ -44,7 +44,7 @@ def published_sections(facts: Facts) -> Iterator[DataTable]:
     """Yield a table of the case's published rows next to ours, if there are any."""
     compared = _compared(facts)
     if compared:
-        rows = (line for of_figure in compared for line in _lines(*of_figure, facts))
+        rows = (line for of_figure in compared for line in _lines(of_figure, facts))
         relation = compared[0][0].relation
         yield table("published", rows, source=PUBLISHED_SOURCE, relation=relation)
 
@@ -66,15 +66,12 @@ def _compared(facts: Facts) -> list[_Compared]:
         if (value := record.scenario.get(key)) is not None and value is not False
     ]
     judged = [] if record.valid else ["this run is not VALID"]
-    published = CASES[record.case].published
-    return [
-        (
-            figure,
-            figures_of(figure.measure, facts),
-            (*figure.conditions.differences(ours), *worse, *judged),
-        )
-        for figure in counterparts(published, ours, record.scenario.get("published"))
-    ]
+    published, chosen = CASES[record.case].published, record.scenario.get("published")
+    compared: list[_Compared] = []
+    for figure in counterparts(published, ours, chosen):
+        differences = (*figure.conditions.differences(ours), *worse, *judged)
+        compared.append((figure, figures_of(figure.measure, facts), differences))
+    return compared
 
 
 def conditions_of(record: RunRecord) -> Conditions:
@@ -108,12 +105,8 @@ def conditions_of(record: RunRecord) -> Conditions:
     )
 
 
-def _lines(
-    figure: PublishedFigure,
-    ours: Mapping[str, float | None],
-    differences: tuple[str, ...],
-    facts: Facts,
-) -> Iterator[tuple[TableCell, ...]]:
+def _lines(compared: _Compared, facts: Facts) -> Iterator[tuple[TableCell, ...]]:
+    figure, ours, differences = compared
     unit = MEASURES[figure.measure].unit
     comparable = of_load = f"no; {'; '.join(differences)}" if differences else "yes"
     if not differences and _same_load(figure, ours["value"]) is False:

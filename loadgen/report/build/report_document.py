@@ -90,7 +90,7 @@ def report_document(
     power: Mapping[int, LogSettings] | None = None,
 ) -> Report:
     """Return the document of a report; `power` has the logs of each broker, counted from 1."""
-    names = [broker.name for broker in result.plan.brokers]
+    names, suite = [broker.name for broker in result.plan.brokers], result.plan.suite
     measured = sorted(result.measured, key=lambda of: CASES[of.measurement.item.case].place)
     shown = [
         _shown(of, result.directory, names, (power or {}).get(of.measurement.broker))
@@ -102,7 +102,7 @@ def report_document(
     limitations = [*_limitations(shown, left_out, names)]
     cards = [card for entry in shown for card in entry.cards[-1:]]
     sections = (
-        Section("Score card", (_score_card(figures, names, result, shown),), "score-card"),
+        Section("Score card", (_score_card(figures, names, suite, shown),), "score-card"),
         *_charted(shown),
         Section("Nodes of the brokers", tuple(_nodes(shown)), "nodes"),
         Section("System under test", tuple(_systems(shown)), "system"),
@@ -263,12 +263,9 @@ def footnotes(figures: Sequence[ReportFigure]) -> Iterator[str]:
 
 
 def _score_card(
-    figures: Sequence[ReportFigure],
-    names: Sequence[str],
-    result: ReportResult,
-    shown: Sequence[_Shown],
+    figures: Sequence[ReportFigure], names: Sequence[str], suite: str, shown: Sequence[_Shown]
 ) -> DataTable:
-    items = report_plan.report_items(result.plan.suite)
+    items = report_plan.report_items(suite)
     published = [*dict.fromkeys(broker for item in items for broker in item.published)]
     rows: list[tuple[Cell | TableCell, ...]] = []
     for case, row, unit in dict.fromkeys((f.case, f.name, f.unit) for f in figures):

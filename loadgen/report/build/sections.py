@@ -48,13 +48,10 @@ def ledger_sections(record: RunRecord, window: Ledger, run: Ledger) -> Iterator[
 def lost_sections(record: RunRecord) -> Iterator[DataTable]:
     """Yield a table of lost messages that the broker had acknowledged."""
     lost = part(record.observed, "lost")
-    rows = tuple(
-        (
-            *figures(loss, "stream", "first", "last"),
-            f"{name(loss.get('group'))} {loss.get('device')}",
-        )
-        for loss in objects(lost.get("named"))[:_MOST_SHOWN]
-    )
+    rows = []
+    for loss in objects(lost.get("named"))[:_MOST_SHOWN]:
+        device = f"{name(loss.get('group'))} {loss.get('device')}"
+        rows.append((*figures(loss, "stream", "first", "last"), device))
     if rows:
         yield table("lost", rows, more=figure(lost, "more") or None)
 
@@ -85,10 +82,8 @@ def outages_of(course: Iterable[Mapping[str, Any]]) -> tuple[OutageRow, ...]:
 
 def _outage(seconds: Sequence[Mapping[str, Any]]) -> OutageRow:
     away = [*accumulate(second["disconnects"] - second["connects"] for second in seconds)]
-    lost, returned, failed = (
-        sum(second[key] for second in seconds)
-        for key in ("disconnects", "connects", "connect_failures")
-    )
+    keys = ("disconnects", "connects", "connect_failures")
+    lost, returned, failed = (sum(second[key] for second in seconds) for key in keys)
     from_s, until_s = seconds[0]["at_s"], seconds[-1]["at_s"] + seconds[-1]["span_s"]
     end = (None, None) if away[-1] > 0 else (until_s, round(until_s - from_s, 1))
     most = max(second["connects"] / max(second["span_s"], 1e-3) for second in seconds)

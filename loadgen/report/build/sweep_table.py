@@ -217,6 +217,7 @@ def figures_of(card: ScoreCard) -> dict[str, float | None]:
     case = CASES.get(card.run.case)
     share = used / cores if used is not None and cores else None
     observed = part(card.details, card.run.case, "figures")
+    levels = ("avg", "p50", "p99", "max", "stdev")
     return {
         **{key: figure(observed, key) for key in FIGURES},
         **({} if case is None else case.case_figures(scenario, share)),
@@ -232,8 +233,5 @@ def figures_of(card: ScoreCard) -> dict[str, float | None]:
         "egress": card.rates["egress"] if card.has_messages else None,
         "high_water_mark": card.counts.high_water_mark,
         "seconds": None if card.has_messages else card.connect.seconds,
-        **{
-            key: None if latency is None else latency.figure(key)
-            for key in ("avg", "p50", "p99", "max", "stdev")
-        },
+        **{key: None if latency is None else latency.figure(key) for key in levels},
     }
