@@ -79,37 +79,31 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     if version == UNKNOWN and broker.started_by_us:
         version = f"{broker.name} {broker.version}"
     features = await features_of(greeting, context, quiet_s)
-    answers = [await _answer(case, fields, broker, greeting, quiet_s) for case in CASES.values()]
-    return Survey(greeting, version, features, dict(zip(CASES, answers, strict=True)))
 
+    async def answer_of(case: Case[Any]) -> CaseAnswer:
+        """Check a case at its defaults, if possible in a version that the broker speaks."""
+        mqtt = None
+        try:
+            scenario = _scenario(case, fields)
+            spoken = [VERSION_NAMES[version] for version in reversed(greeting.versions)]
+            for other in [] if scenario.mqtt in spoken else spoken:
+                with suppress(ScenarioError):
+                    scenario = _scenario(case, {**fields, "mqtt": other})
+                    break
+            mqtt = scenario.mqtt
+            plan = with_secrets(resolve(scenario))
+            asking = wanted(await plan_for(plan, broker.endpoints), broker)
+            asking = replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, quiet_s=quiet_s)
+            async with asyncio.timeout(TRIAL_S):
+                rehearsed = await rehearse(asking)
+        except (CannotRunError, ScenarioError) as error:
+            return CaseAnswer(None if mqtt is None else False, mqtt or "", (error.args[0],))
+        except TimeoutError:
+            return CaseAnswer(False, mqtt or "", (f"no answer within {TRIAL_S:g} s",))
+        return CaseAnswer(not rehearsed.lacks, scenario.mqtt, rehearsed.lacks, rehearsed.remarks)
 
-async def _answer(
-    case: Case[Any],
-    fields: Mapping[str, Any],
-    broker: ServedBroker,
-    greeting: Greeting,
-    quiet_s: float,
-) -> CaseAnswer:
-    """Check a case at its defaults, if possible in a version that the broker speaks."""
-    mqtt = None
-    try:
-        scenario = _scenario(case, fields)
-        spoken = [VERSION_NAMES[version] for version in reversed(greeting.versions)]
-        for other in [] if scenario.mqtt in spoken else spoken:
-            with suppress(ScenarioError):
-                scenario = _scenario(case, {**fields, "mqtt": other})
-                break
-        mqtt = scenario.mqtt
-        plan = with_secrets(resolve(scenario))
-        asking = wanted(await plan_for(plan, broker.endpoints), broker)
-        asking = replace(asking, answer_s=TRIAL_S, return_s=TRIAL_S, quiet_s=quiet_s)
-        async with asyncio.timeout(TRIAL_S):
-            rehearsed = await rehearse(asking)
-    except (CannotRunError, ScenarioError) as error:
-        return CaseAnswer(None if mqtt is None else False, mqtt or "", (error.args[0],))
-    except TimeoutError:
-        return CaseAnswer(False, mqtt or "", (f"no answer within {TRIAL_S:g} s",))
-    return CaseAnswer(not rehearsed.lacks, scenario.mqtt, rehearsed.lacks, rehearsed.remarks)
+    answers = {name: await answer_of(case) for name, case in CASES.items()}
+    return Survey(greeting, version, features, answers)
 
 
 def _scenario(case: Case[Any], fields: Mapping[str, Any]) -> Scenario:

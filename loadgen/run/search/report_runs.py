@@ -25,7 +25,7 @@ from loadgen.run.search import report_plan
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.report_plan import Measurement, ReportPlan
 from loadgen.run.search.search import silent_broker
-from loadgen.run.search.sweep import PointResult, Sweep, SweepResult, SweepState, sweep
+from loadgen.run.search.sweep import PointResult, SweepResult, SweepState, sweep
 from loadgen.run.testbed import Testbed
 from loadgen.sentences import RUN_TEXT
 
@@ -138,11 +138,16 @@ async def play_report(
                 left_out.append(replace(measurement, reason=reason))
                 continue
             state = ReportState(measurement, place + 1, len(plan.measurements), left_s)
+
+            def show(sweep_state: SweepState, state: ReportState = state) -> None:
+                loaded.add(state.measurement.broker)
+                watch(replace(state, sweep=sweep_state))
+
             watch(state)
             grid = report_plan.sweep_of(measurement, plan, limit_s)
             if measurement.broker in loaded:
                 await silent_broker(grid.scenario, testbed.interrupt)
-            played = await _play(state, grid, folder, testbed, watch, loaded)
+            played = await sweep(grid, folder, testbed, watch=show)
             if _unreachable(played):
                 await testbed.reset()
                 watch(replace(state, restarting=True))
@@ -150,7 +155,7 @@ async def play_report(
                     urls = plan.brokers[measurement.broker - 1].urls
                     await _restart(restart_command, urls)
                 if not await silent_broker(grid.scenario, testbed.interrupt):
-                    played = await _play(state, grid, folder, testbed, watch, loaded)
+                    played = await sweep(grid, folder, testbed, watch=show)
             if error := _unreachable(played):
                 away[measurement.broker] = error
             used_s += sum(each.seconds for each in played.measured)
@@ -158,16 +163,6 @@ async def play_report(
             if played.interrupted:
                 return ReportResult(directory, plan, tuple(measured), tuple(left_out), True)
     return ReportResult(directory, plan, tuple(measured), tuple(left_out))
-
-
-async def _play(
-    state: ReportState, grid: Sweep, folder: Path, testbed: Testbed, watch: Watch, loaded: set[int]
-) -> SweepResult:
-    def show(sweep_state: SweepState) -> None:
-        loaded.add(state.measurement.broker)
-        watch(replace(state, sweep=sweep_state))
-
-    return await sweep(grid, folder, testbed, watch=show)
 
 
 def _unreachable(played: SweepResult) -> str:
