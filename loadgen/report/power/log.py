@@ -15,16 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import PowerLogError, system_reason
-from loadgen.report.power.columns import (
-    AROUND_NAMES,
-    NO_WATTS_THERE,
-    Column,
-    Layout,
-    decided,
-    layout_of,
-    quantity_of,
-    words_of,
-)
+from loadgen.report.power import columns
+from loadgen.report.power.columns import NO_WATTS_THERE, Column, Layout, layout_of, words_of
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
 from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import HEAD_LINES, Line, Table, lines_of, tables_in
@@ -149,7 +141,7 @@ def samples_of(
 
 def _outlet_named(name: str, outlets: Sequence[Outlet]) -> Outlet:
     """Find an outlet by its name, or by its number alone: 3 for Outlet 3."""
-    matching = [o for o in outlets if o.name in (name, name.strip(AROUND_NAMES))] or [
+    matching = [o for o in outlets if o.name in (name, name.strip(columns.AROUND_NAMES))] or [
         outlet for outlet in outlets if words_of(outlet.name)[-1:] == [name.casefold()]
     ]
     if len(matching) == 1:
@@ -206,8 +198,8 @@ def _layout_in(
         if table.separator == "" and refused.keys() - {""}:
             break
         widest = max(table.titles, widest, key=len)
-        columns = zip_longest(table.titles, *table.first[:_FIRST_ROWS], fillvalue="")
-        cells = [next(filter(is_value, below), "") for _, *below in columns][: len(table.titles)]
+        by_title = zip_longest(table.titles, *table.first[:_FIRST_ROWS], fillvalue="")
+        cells = [next(filter(is_value, below), "") for _, *below in by_title][: len(table.titles)]
         fitting = (f for f in described if f.logs or f.fits(table.titles))
         form = (table.make or next(fitting, Format())).with_options(options)
         try:
@@ -271,16 +263,16 @@ def _read(layout: Layout, table: Table, lines: Sequence[Line], zone: ZoneInfo) -
         start = next((m[1] for line in head if (m := re.fullmatch(form.start, line))), "")
         form = replace(form, start=start)
     at, local = read_times(times, numbers, form, zone, stated, " ".join(titles))
-    columns = decided(_figures_in(layout, rows), form)
+    figures = columns.decided(_figures_in(layout, rows), form)
     mark = _decimal_mark(layout, table, rows)
     used, outlets = [], dict[str, dict[str, Points]]()
-    for column in columns:
+    for column in figures:
         points = None if column.why else _points(column, at, numbers, mark, form)
         if points is not None:
             figure = "watts" if column.role == "watts" else "energy"
             outlets.setdefault(column.outlet, {})[figure] = points
             used.append(column.title)
-    unread = (c for c in (*layout.columns, *columns) if c.why)
+    unread = (c for c in (*layout.columns, *figures) if c.why)
     left_out = dict.fromkeys(
         (c.title, c.why, c.is_power or c.why == NO_WATTS_THERE) for c in unread
     )
@@ -318,6 +310,7 @@ def _figures_in(layout: Layout, rows: _Rows) -> list[Column]:
     unread = [place for place in range(len(layout.titles)) if place not in read]
     figures: list[Column] = []
     for (name, _), of_group in groups.items():
+        outlet = printable(name, 100)
         for place in unread:
             _refuse_turns(layout, name, place, [rows[row][place] for row in of_group])
         for column in layout.columns:
@@ -331,9 +324,9 @@ def _figures_in(layout: Layout, rows: _Rows) -> list[Column]:
                 shown = next(filter(is_value, cells), None)
                 if shown is None:
                     continue
-                column = quantity_of(printable(name, 100), column, shown.strip(), layout.format)
+                column = columns.quantity_of(outlet, column, shown.strip(), layout.format)
             elif names:
-                column = replace(column, outlet=printable(name, 100))
+                column = replace(column, outlet=outlet)
             figures.append(replace(column, rows=of_group, cells=cells))
     return figures
 
