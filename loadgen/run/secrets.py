@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from subprocess import DEVNULL, PIPE
-from typing import Final
+from typing import Any, Final
 
-from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.errors import ScenarioError, system_reason
 from loadgen.plan.plan import Plan
@@ -79,13 +78,10 @@ def otlp_headers() -> str:
 def with_login(broker: ServedBroker, given: Mapping[str, object]) -> ServedBroker:
     """Return the broker with the user and the password that these fields of a scenario name."""
     user, password = _of("user", given), _of("password", given)
-
-    def with_secrets(endpoint: Endpoint) -> Endpoint:
-        if user is not None:
-            endpoint = replace(endpoint, username=user, secret_user=True)
-        return endpoint if password is None else replace(endpoint, password=password)
-
-    return replace(broker, endpoints=tuple(map(with_secrets, broker.endpoints)))
+    secrets: dict[str, Any] = {} if user is None else {"username": user, "secret_user": True}
+    if password is not None:
+        secrets["password"] = password
+    return replace(broker, endpoints=tuple(replace(one, **secrets) for one in broker.endpoints))
 
 
 def with_secrets(plan: Plan) -> Plan:

@@ -244,9 +244,8 @@ class Testbed:
         present = last.monitor.page.total("connected")
         if last.pool.lost.is_set() or connected is None or present != connected.done:
             return None
-        if plan.brokers != last.plan.brokers:
+        if broker is None or plan.brokers != last.plan.brokers:
             return None
-        assert broker is not None
         plan = trusting(plan, broker.authority)
         first_tag = last.plan.run_tag if last.plan.connected_by is None else last.plan.connected_by
         try:
