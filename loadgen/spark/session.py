@@ -234,8 +234,8 @@ def watched(spark: "SparkSession", progress: Progress) -> Iterator[None]:
     except CannotRunError:
         if alone:
             master = printable(str(context.master), 100)
-            text = SPARK_TEXT.NO_EXECUTOR(master=master, no_executor_s=_NO_EXECUTOR_S)
-            raise CannotRunError(text) from None
+            message = SPARK_TEXT.NO_EXECUTOR(master=master, no_executor_s=_NO_EXECUTOR_S)
+            raise CannotRunError(message) from None
         raise
     finally:
         ended.set()

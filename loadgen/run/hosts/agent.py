@@ -195,8 +195,8 @@ class Agent:
                 try:
                     tried.bind((source, 0))
                 except OSError as error:
-                    text = RUN_TEXT.SOURCE_ADDRESS(address=source, reason=system_reason(error))
-                    raise HostLimitError(text) from None
+                    message = RUN_TEXT.SOURCE_ADDRESS(address=source, reason=system_reason(error))
+                    raise HostLimitError(message) from None
         for address, port in targets:
             began_s = time.monotonic()
             try:
@@ -204,8 +204,8 @@ class Agent:
                     (await open_socket(address, port)).close()
             except OSError as error:
                 reason = (error.strerror or f"no answer within {_REACH_S:g} s").lower()
-                text = RUN_TEXT.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
-                raise BrokerUnreachableError(text) from None
+                message = RUN_TEXT.NO_BROKER_FROM_HOST(address=address, port=port, reason=reason)
+                raise BrokerUnreachableError(message) from None
             self.path.use(targets, time.monotonic() - began_s)
 
     async def start(self, rows: Sequence[int], behaviour: str) -> str:
