@@ -22,6 +22,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from subprocess import PIPE, STDOUT
+from tempfile import NamedTemporaryFile
 
 ROOT = Path(__file__).resolve().parent
 ENVIRONMENT = ROOT / os.environ.get("LOADGEN_VENV", ".venv")
@@ -30,6 +31,9 @@ PYTHON = TOOLS / "python"
 LOCK = ROOT / "requirements.lock"
 STAMP = ENVIRONMENT / "installed"
 SECONDS = ENVIRONMENT / "seconds"
+EVERY_S = 5  # between lines of progress that is not on a terminal
+STEP = r"(?:Collecting|Downloading|Building|Installing|compiling) [^\r\n;]{,60}"
+"""The lines of pip and of the compiler that say how far they are."""
 TESTS_FAILED = 1
 """The status of pytest if tests ran and some failed."""
 
@@ -86,36 +90,43 @@ def install(newest: bool = False) -> int:
         steps += [[*pip, *wheels, "--require-hashes", "--requirement", LOCK]]
         steps += [[*pip, "--no-deps", "--editable", "."]]
     for step in [*steps, BYTECODE, KERNELS]:
-        status = show_packages(step) if "install" in step else run(step)
-        if status:
+        if status := watched(step, began):
             return status
     STAMP.write_text(wanted)
     SECONDS.write_text(f"{time.monotonic() - began:.0f}")
     return 0
 
 
-def show_packages(command: Command) -> int:
-    """Run pip and show the packages that it fetches; its output only if it fails."""
-    total = LOCK.read_text().count("==")
-    end = "\r\x1b[K" if sys.stderr.isatty() else "\n"
-    every = 1 if sys.stderr.isatty() else 10
-    words = [str(word) for word in command]
-    process = subprocess.Popen(
-        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    assert process.stdout is not None
-    lines, fetched = [], 0
-    for line in process.stdout:
-        lines.append(line)
-        fetched += line.startswith("Collecting ")
-        if line.startswith("Collecting ") and fetched % every == 0:
-            name = line.split()[1].partition("==")[0]
-            print(f"package {fetched} of {total}: {name}", end=end, file=sys.stderr, flush=True)
-        elif line.startswith("Installing collected") and fetched:
-            print(f"installing {fetched} packages", end=end, file=sys.stderr, flush=True)
-    if process.wait():
-        print(*lines, sep="", file=sys.stderr)
-    return process.returncode
+def watched(command: Command, began_s: float) -> int:
+    """Run a command, showing how far it is and the time left; its output only if it fails."""
+    last_s = float(SECONDS.read_text()) if SECONDS.exists() else 0.0
+    terminal = sys.stderr.isatty()
+    start, end, every_s = ("\r\x1b[K", "", 1) if terminal else ("", "\n", EVERY_S)
+    total, before = LOCK.read_text().count("=="), packages()
+    with NamedTemporaryFile() as output:
+        words = [str(word) for word in command]
+        process = subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=STDOUT)
+        while True:
+            try:
+                status = process.wait(every_s)
+                break
+            except subprocess.TimeoutExpired:
+                steps = re.findall(STEP, Path(output.name).read_text())
+                shown = steps[-1] if steps else "starting"
+                if new := packages() - before:
+                    last = max(new, key=lambda package: package.stat().st_mtime_ns)
+                    shown = f"installed {len(new)} of {total} packages, now {last.stem}"
+                spent_s = time.monotonic() - began_s
+                left = f"about {last_s - spent_s:.0f} s left"
+                time_of = left if spent_s < last_s else f"{spent_s:.0f} s until now"
+                print(f"{start}{shown}; {time_of}", end=end, file=sys.stderr, flush=True)
+        failed = Path(output.name).read_text() if status else ""
+        print(f"{start}{failed}", end="", file=sys.stderr, flush=True)
+    return status
+
+
+def packages() -> set[Path]:
+    return {*ENVIRONMENT.glob("lib/python*/site-packages/*.dist-info")}
 
 
 def failed_tests() -> list[str]:

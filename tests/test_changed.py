@@ -1,11 +1,15 @@
 """Tests of what changed are those that mirror it, and those that import it."""
 
+import re
+import sys
+import time
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
+import bootstrap
 from tests.changed import ROOT, affected
 from tests.tables import rows_of
 from tests.tiers import GROUPS, NOT_PURE, PURE, SLOW, is_pure
@@ -34,3 +38,21 @@ def test_every_path_of_a_tier_exists() -> None:
         assert (ROOT / path).exists(), path
     assert is_pure("tests/plan/test_scenario.py") and not is_pure("tests/worker/test_loop.py")
     assert not any(is_pure(path) for path in NOT_PURE)
+
+
+def test_the_set_up_shows_how_far_it_is_and_the_time_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "SECONDS", tmp_path / "seconds")
+    monkeypatch.setattr(bootstrap, "ENVIRONMENT", tmp_path)
+    monkeypatch.setattr(bootstrap, "EVERY_S", 0.1)
+    (tmp_path / "seconds").write_text("60")
+    package = tmp_path / "lib" / "python3" / "site-packages" / "x-1.dist-info"
+    steps = ("print('Collecting y', flush=True)", "sleep(1)", f"os.makedirs({str(package)!r})")
+    code = "; ".join(("import os", "from time import sleep", *steps, "sleep(1)", "exit(3)"))
+    for spent_s, left in ((25, r"about 3\d s left"), (61, r"6\d s until now")):
+        assert bootstrap.watched([sys.executable, "-c", code], time.monotonic() - spent_s) == 3
+        shown = capsys.readouterr().err
+        assert re.search(f"Collecting y; {left}\n", shown)
+        assert re.search(rf"installed 1 of \d+ packages, now x-1; {left}\n", shown)
+        package.rmdir()
