@@ -223,7 +223,8 @@ class RunFacts:
         if bound_us is not None and (p99_us or 0.0) > bound_us:
             # A bound that is missed through own delay does not describe the broker.
             limit_us = min(limit_us, bound_us / 2)
-        return DelayBounds(self.window_s, p99_us, limit_us, self.generator.send_tick_us)
+        own = self.generator
+        return DelayBounds(self.window_s, p99_us, limit_us, own.send_tick_us, own.workers)
 
     @property
     def growth(self) -> Growth:

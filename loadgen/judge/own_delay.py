@@ -110,6 +110,7 @@ class Generator:
     own_delay: OwnDelay = OwnDelay()
     send_delay_limit_us: float = SEND_DELAY_LIMIT_US  # p99 above which it sent too late
     send_tick_us: int = 0  # a wait before sending that the plan intends
+    workers: int = 1  # the most on one host
     # (threshold of the user, own delay in µs that breaks it by itself)
     bounds_broken: tuple[tuple[str, float], ...] = ()
 
@@ -122,6 +123,7 @@ class DelayBounds:
     latency_p99_us: float | None
     limit_us: float
     tick_us: float = 0.0  # a wait before sending that is intended
+    workers: int = 1
 
 
 def saturated(generator: Generator, bounds: DelayBounds) -> bool:
@@ -283,7 +285,7 @@ def cause_of(delay: OwnDelay, bounds: DelayBounds) -> Text:
     outside = max(steal, throttled, key=itemgetter(1)), (JUDGE_TEXT.WAITED, taken.waited or 0.0)
     for sentence, seconds in outside:
         if seconds >= least_s > 0:
-            return sentence(seconds=seconds)
+            return sentence(seconds=seconds, several=bounds.workers if bounds.workers > 1 else None)
     could_be_busy_s = delay.stalled_s if stalled else bounds.window_s
     if taken.busy is None or taken.busy >= CAUSE_SHARE * could_be_busy_s:
         return JUDGE_TEXT.BUSY()

@@ -139,7 +139,8 @@ def _require_memory(plan: Plan, hosts: tuple[Host, ...]) -> None:
         host = hosts[needs.host]
         available = int(host.memory_bytes * MEMORY_SHARE)
         if needs.memory_bytes > available:
-            counts = {"devices": needs.devices, "workers": needs.workers}
+            several = needs.workers if needs.workers > 1 else None
+            counts = {"devices": needs.devices, "workers": needs.workers, "several": several}
             gib = {"needed": needs.memory_bytes / 2**30, "available": available / 2**30}
             raise HostLimitError(PLAN_TEXT.MEMORY(where=_named(host), **counts, **gib))
 

@@ -83,6 +83,7 @@ def facts_of(
             own_delay=own_delay,
             send_delay_limit_us=case.send_delay_limit_us,
             send_tick_us=plan.send_tick_us,
+            workers=max(Counter(worker.host for worker in plan.workers).values(), default=1),
         ),
         service=Service(
             backlog=() if backlog is None else tuple(backlog.samples()),

@@ -133,6 +133,12 @@ def test_the_cause_is_what_took_most_of_the_time(
     assert (found.code, found.values.get("seconds")) == (cause, seconds)
 
 
+def test_fewer_workers_are_advised_only_if_there_are_several() -> None:
+    own = replace(STOOD, in_stalls=TimeTaken(waited=1.2))
+    for workers, several in ((1, None), (2, 2)):
+        assert stalled(own, replace(BOUNDS, workers=workers))["cause"].values["several"] == several
+
+
 @pytest.mark.parametrize(
     ("taken", "cause"),
     [

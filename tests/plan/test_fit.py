@@ -311,7 +311,7 @@ class TestSeveralHosts:
             "connburst", None, {"broker": "mqtt://h", "devices": 2000, "hosts": 2}
         )
         poor = dataclasses.replace(SMALL, memory_bytes=1 << 20, name="poor")
-        with refused("MEMORY", where="host 'poor': ", devices=1000, workers=1):
+        with refused("MEMORY", where="host 'poor': ", devices=1000, workers=1, several=None):
             fit_plan(resolve(scenario), (SMALL, poor), REMOTE, 1)
 
     def test_ports_are_each_hosts_own(self) -> None:

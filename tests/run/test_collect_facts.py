@@ -52,6 +52,7 @@ def test_a_response_that_was_not_caused_misses_no_rate() -> None:
     count(state, "responders", sent=200, acknowledged=200, received=200)
     found = facts(state, plan)
     assert (found.schedule.target_rate, found.begun, found.messages.window.sent) == (40, 240, 440)
+    assert found.bounds.workers == 2
     assert (found.messages.window.expected, found.messages.window.lost) == (480, 80)
     assert "RATE_MISSED" not in judge(found).codes and "LOST" in judge(found).codes
 
