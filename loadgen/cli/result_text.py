@@ -17,10 +17,11 @@ from loadgen.judge.codes import REASONS
 from loadgen.judge.next_step import AIMS
 from loadgen.plan.tables import as_cell
 from loadgen.report.build.rows import FIGURES
+from loadgen.report.build.run_section import latency_tables
 from loadgen.report.headline import headline
 from loadgen.report.render.text import name, notice_lines, number, text_of
 from loadgen.report.render.write import indented
-from loadgen.report.score_card import LATENCY_FIGURES, Curves, ScoreCard
+from loadgen.report.score_card import Curves, ScoreCard
 from loadgen.sentences import counted, duration
 
 _WIDTH = 100
@@ -196,9 +197,8 @@ def _processor(card: ScoreCard, curves: Curves) -> str:
             shares.setdefault(row["worker"], []).append(row["used"])
     used = sum(sum(part) / len(part) for part in shares.values())
     parts = [f"generator {_cores(used)} in {counted(card.run.workers, 'worker')}"]
-    own = card.latency.get("own_delay")
-    if own is not None and own.p99_us is not None:
-        parts.append(f"its own delay p99 {duration(own.p99_us)}")
+    if own_us := card.details.get("own_delay_p99_us"):
+        parts.append(f"its own delay up to {duration(own_us)}")
     load = card.broker
     if load is not None and load.cores is not None:
         memory = f", {load.resident_bytes_max / _MIB:,.0f} MiB" if load.resident_bytes_max else ""
@@ -260,14 +260,7 @@ def all_figures(card: ScoreCard, paper: Paper = Paper()) -> list[str]:
             *aligned([("", *FIGURES.values(), ""), *rows], left=(0, 7), paper=paper),
             *remarks,
         ]
-    if card.latency:
-        titles = ("latency, µs", *LATENCY_FIGURES)
-        series = [
-            (label, *(number(timed.figure(key)) for key in LATENCY_FIGURES))
-            for label, timed in card.latency.items()
-        ]
-        lines += ["", *aligned([titles, *series], left=(0,), paper=paper)]
-    for section in card.sections:
+    for section in (*latency_tables(card), *card.sections):
         lines += ["", *wrap(f"{section.title}. {section.note}", min(_WIDTH, paper.width))]
         cells = [[text_of(as_cell(value).value) for value in row] for row in section.rows]
         lines += aligned([section.header, *cells], left=section.texts, paper=paper)

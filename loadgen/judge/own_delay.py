@@ -233,6 +233,13 @@ def own_p99_us(delay: OwnDelay, bounds: DelayBounds) -> float:
     return (delay.read_p99_us or 0.0) + max(0.0, (delay.send_p99_us or 0.0) - bounds.tick_us)
 
 
+def own_part_us(delay: OwnDelay, bounds: DelayBounds) -> float:
+    """Return the greatest part of the p99 that can be our own delay."""
+    own_us = own_p99_us(delay, bounds)
+    # The delays of both ends need not have met in one message.
+    return min(own_us, bounds.latency_p99_us or own_us)
+
+
 def late_s(generator: Generator, bounds: DelayBounds, unread: bool) -> float:
     """Return the longest time for which a saturated generator may have been late."""
     delay = generator.own_delay
@@ -261,9 +268,7 @@ def _stall_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
 
 
 def _share_values(delay: OwnDelay, bounds: DelayBounds) -> Values:
-    own_us, p99_us = own_p99_us(delay, bounds), bounds.latency_p99_us
-    # The delays of both ends need not have met in one message.
-    own_us = min(own_us, p99_us) if p99_us else own_us
+    own_us, p99_us = own_part_us(delay, bounds), bounds.latency_p99_us
     return {
         "own_us": own_us,
         "host": delay.slow_host,

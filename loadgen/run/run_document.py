@@ -14,7 +14,7 @@ from loadgen import PROGRAM
 from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.case import Conclusion
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.own_delay import HostDelay
+from loadgen.judge.own_delay import HostDelay, own_part_us
 from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.fit import describe
@@ -72,9 +72,10 @@ class RunDocument:
     ) -> None:
         """Write the whole of a run that has ended, and the files of its case."""
         seen = self._seen(state, facts.ending.workers_lost)
-        seen["observed"]["own_delay"] = asdict(facts.generator.own_delay)
+        own = facts.generator.own_delay
+        seen["observed"]["own_delay"] = asdict(own) | {"p99_us": own_part_us(own, facts.bounds)}
         if self.hosts is not None:
-            seen["hosts"] = self._of_hosts(self.hosts, state, facts.generator.own_delay.hosts)
+            seen["hosts"] = self._of_hosts(self.hosts, state, own.hosts)
         if facts.slow is not None:
             seen["observed"]["slow"] = asdict(facts.slow)
         named = facts.messages.lost_named

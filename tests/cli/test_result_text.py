@@ -51,9 +51,11 @@ def test_a_result_has_twelve_lines_that_fit_a_terminal(
     assert any(line.startswith("latency ") and "█" in line for line in lines)
 
 
-def test_a_pipe_gets_no_charts_and_unbroken_lines(card: ScoreCard) -> None:
+def test_a_pipe_gets_no_charts_and_unbroken_lines(tmp_path: Path) -> None:
+    card = summarize_run(fabricate(tmp_path, observed={"own_delay": {"p99_us": 5_800.0}}))
     lines = result_lines(card, Path("runs/x"))
     assert len(lines) <= 12 and "█" not in "\n".join(lines) and "\x1b" not in "\n".join(lines)
+    assert any(" workers · its own delay up to 5.8 ms" in line for line in lines)
 
 
 def test_all_figures_follow_on_request(card: ScoreCard) -> None:

@@ -83,6 +83,7 @@ async def test_run_directory_of_an_ordinary_run(fake: Fake) -> None:
     assert document["broker"]["protocol"] == "MQTT 3.1.1"
     assert document["command"] == ["loadgen", "fanin"]
     assert document["observed"]["workers_lost"] == []
+    assert document["observed"]["own_delay"]["p99_us"] >= 0
     record = open_run(result.directory).record
     assert (record.case, record.valid, record.connected) == ("fanin", True, 101)
     assert not list(result.directory.rglob(".*"))

@@ -38,7 +38,8 @@ def run_section(
         *([Judged("", reasons, remarks)] if several else []),
         _tiles(asdict(card.counts)),
         *card.sections,
-        *_tables(card),
+        *latency_tables(card),
+        *_connecting(card),
         *(_power(card.power) if card.power is not None else ()),
         *(_broker(card.broker) if card.broker is not None else ()),
         charts,
@@ -72,13 +73,17 @@ def _measured_tiles(figures: Mapping[str, float | None]) -> Iterator[DataTable]:
         yield _tiles(measured)
 
 
-def _tables(card: ScoreCard) -> Iterator[DataTable]:
+def latency_tables(card: ScoreCard) -> Iterator[DataTable]:
+    """Yield the table of the latency series if there are any."""
     series = tuple(
         (name, *(timed.figure(key) for key in LATENCY_FIGURES))
         for name, timed in card.latency.items()
     )
     if series:
-        yield table("latency", series)
+        yield table("latency", series, own="own_delay" if "own_delay" in card.latency else "")
+
+
+def _connecting(card: ScoreCard) -> Iterator[DataTable]:
     rows = [(f"Failed: {reason}", n) for reason, n in card.connect.failures.items()]
     for counter, count in card.network.items():
         if count:

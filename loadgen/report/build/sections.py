@@ -130,6 +130,8 @@ def record_details(record: RunRecord) -> dict[str, Any]:
     details: dict[str, Any] = {record.case: case} if case else {}
     details |= {"sut": sut} if sut else {}
     details |= {"load_hosts": [*record.agents]} if record.agents else {}
+    if own_us := figure(part(record.observed, "own_delay"), "p99_us"):
+        details["own_delay_p99_us"] = own_us
     if record.encrypted:
         details["tls"] = {"verified": _verified(record)}
         connections, resumed = negotiated(record)
