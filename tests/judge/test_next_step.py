@@ -1,4 +1,3 @@
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -30,6 +29,7 @@ from loadgen.judge.next_step import (
 )
 from loadgen.judge.verdict import Reason, Verdict
 from tests.examples import examples
+from tests.tables import rows_of
 
 RATE = Aim("rate", start=500, lowest=0.001, highest=1e8)
 LOST = (Reason("LOST", "3 deliveries"),)
@@ -297,17 +297,7 @@ def test_aims_of_the_cases() -> None:
     assert refused.value.code == "UNKNOWN_TARGET"
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        ({"start": 100.0, "highest": 50.0}, "EMPTY_RANGE"),
-        ({"start": 0.0}, "EMPTY_RANGE"),
-        ({"precision": 0.001}, "PRECISION"),
-        ({"precision": 1.5}, "PRECISION"),
-        ({"precision": math.nan}, "PRECISION"),
-        ({"most_steps": 2}, "STEPS"),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "code"), rows_of("judge.aims_refused"))
 def test_aim_that_leads_nowhere_is_refused(wrong: dict[str, float], code: str) -> None:
     fanin = build_scenario("fanin", None, {})
     with pytest.raises(ScenarioError) as refused:

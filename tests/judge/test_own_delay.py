@@ -194,21 +194,9 @@ def test_half_of_the_p99_is_remarked(own_us: float, p99_us: float, shares: list[
     assert found == pytest.approx(shares, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("window_s", "gap", "unknown"),
-    [
-        (20.0, DelayGap("the coordinator", 19.6, 9.0), True),  # over the end
-        (20.0, DelayGap("the coordinator", 19.8, 9.0), False),
-        (20.0, DelayGap("the agent of host 1", -9.0, 9.3), True),  # over the start
-        (20.0, DelayGap("the coordinator", 5.0, 0.51), True),
-        (20.0, DelayGap("the coordinator", 5.0, 0.49), False),
-        (20.0, DelayGap("the coordinator", 21.0, 9.0), False),  # in the drain
-        (2.0, DelayGap("the coordinator", 1.85, 0.11), True),
-        (600.0, DelayGap("worker 3", 599.0, 5.0, watcher=False), True),
-        (600.0, DelayGap("worker 3", 300.0, 5.0, watcher=False), False),  # its counts are exact
-    ],
-)
-def test_what_nobody_watched_is_unknown(window_s: float, gap: DelayGap, unknown: bool) -> None:
+@pytest.mark.parametrize(("window_s", "found", "unknown"), rows_of("judge.unwatched"))
+def test_what_nobody_watched_is_unknown(window_s: float, found: list[Any], unknown: bool) -> None:
+    gap = DelayGap(*found, watcher="worker" not in found[0])
     own, bounds = OwnDelay(gaps=(gap,)), replace(BOUNDS, window_s=window_s)
     assert is_saturated(own, bounds) is unknown
     processes = [one["process"] for one in own_delay.unwatched(Generator(own_delay=own), bounds)]

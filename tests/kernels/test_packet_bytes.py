@@ -24,6 +24,7 @@ from tests.mqtt.strategies import (
     versioned_packets,
     versions,
 )
+from tests.tables import rows_of
 
 _LIMIT = constants.MAX_REMAINING_LENGTH
 
@@ -168,16 +169,7 @@ class TestRead:
     def test_any_body(self, first_byte: int, body: bytes, version: int) -> None:
         _check(_framed(first_byte, body), version)
 
-    @pytest.mark.parametrize(
-        "properties",
-        [
-            *("7f", "05 00", "a6 00", "01", "01 02", "01 01 01 01", "02 000000", "23 0000"),
-            *("0b", "0b 00", "0b 80 00", "0b ffffffff 01", "08 0000", "08 0001 23", "08 0001 2b"),
-            *("03 0002 c0 80", "03 0003 ed a0 80", "03 0001 00", "03 0002 61", "03 0001 ff"),
-            *("26 0001 61", "26 0001 61 0002 62", "11 00000001", "1f 0001 61", "21 0001"),
-            *("03 0004 f4 90 80 80", "03 0003 e0 80 80", "03 0002 c3 28", "09 0003 00"),
-        ],
-    )
+    @pytest.mark.parametrize("properties", rows_of("mqtt.malformed_properties"))
     @pytest.mark.parametrize("first_byte", [0x30, 0x40])
     def test_malformed_properties(self, properties: str, first_byte: int) -> None:
         """Check each kind, unknown, repeated, cut short, out of range; also in PUBACK."""

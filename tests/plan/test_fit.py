@@ -411,14 +411,6 @@ class TestDescribe:
         assert found["shares"][0]["devices"] == {"pair_publisher": 1, "pair_subscriber": 1}
         assert found["needs"]["descriptors_per_worker"] == 1210
 
-    @pytest.mark.parametrize(
-        ("target", "url"),
-        [
-            (Target("h", 1), "mqtt://h:1"),
-            (Target("::1", 2, "tls"), "mqtts://[::1]:2"),
-            (Target("h", 3, "ws", "/m"), "ws://h:3/m"),
-            (Target("h", 4, "wss"), "wss://h:4/mqtt"),
-        ],
-    )
-    def test_urls(self, target: Target, url: str) -> None:
-        assert target_url(target) == url
+    @pytest.mark.parametrize(("url", "target"), rows_of("plan.target_urls"))
+    def test_urls(self, url: str, target: list[Any]) -> None:
+        assert target_url(Target(*target)) == url

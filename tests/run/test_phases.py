@@ -34,6 +34,7 @@ from loadgen.worker.shared_counts import private_page
 from tests.plans import small_plan
 from tests.refusals import refused
 from tests.run_files import events, rows
+from tests.tables import rows_of
 
 ENTRY = "tests.run.fake_worker:run_worker"
 PHASES = PhasePlan(warmup_s=0.1, duration_s=0.6, drain_s=3.0)
@@ -402,18 +403,7 @@ async def test_a_threshold_ends_the_window_and_not_the_drain(tmp_path: Path, pha
     assert monitor.hopeless.is_set() == bool(monitor.state.missed) == (phase == "measure")
 
 
-@pytest.mark.parametrize(
-    ("workers", "in_flight", "rate", "at_once"),
-    [
-        (1, 64, None, 1),
-        (2, 64, None, 2),
-        (51, 64, None, 2),  # the processors
-        (51, 256, None, 4),
-        (10, 256, None, 4),  # in three turns of 4, 3 and 3
-        (51, 100_000, None, 51),
-        (51, 64, 1000.0, 51),
-    ],
-)
+@pytest.mark.parametrize(("at_once", "workers", "in_flight", "rate"), rows_of("run.connecting"))
 def test_few_workers_connect_at_once(
     monkeypatch: pytest.MonkeyPatch, workers: int, in_flight: int, rate: float | None, at_once: int
 ) -> None:

@@ -79,19 +79,7 @@ def test_titles_may_have_commas_and_equals_signs() -> None:
     assert columns.named == {"watts", "unit", "time"}
 
 
-@pytest.mark.parametrize(
-    ("toml", "code"),
-    [
-        ("[a", "FORMAT_FILE"),
-        ("[a]\nline = '('", "FORMAT_FILE"),
-        ("[a]\nvolts = 'V'", "FORMAT_KEY"),
-        ("[a]\nwatts = 5", "FORMAT_KEY"),
-        ("a = 5", "FORMAT_KEY"),
-        ("[a]", "FORMAT_KEY"),
-        ("[a]\nunit = 'V'", "CHOICE"),
-        (None, "FORMAT_FILE"),
-    ],
-)
+@pytest.mark.parametrize(("code", "toml"), rows_of("report.power_formats_refused"))
 def test_a_file_of_formats_that_cannot_be_used(tmp_path: Path, toml: str | None, code: str) -> None:
     file = tmp_path / "my.toml"
     if toml is not None:

@@ -10,6 +10,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import FrameReader
+from tests.tables import rows_of
 
 SAMPLE = HostSample(7, (1, 2), {Path("/sys/fs/cgroup/cpu.stat"): 3}, {"resets_sent": 1})
 
@@ -50,17 +51,7 @@ def test_a_plan_arrives_as_a_worker_reads_it() -> None:
     assert message.plan["groups"] == frame["frame"]["groups"]
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        {},
-        {"kind": "Shutdown"},
-        {"kind": ["Ping"]},
-        {"kind": "Ping", "sent_ns": "soon", "clock": None},
-        {"kind": "StartWorkers", "rows": 7, "behaviour": "messaging"},
-        {"kind": "Joined", "offer": {}, "versions": {}, "machine": "m", "environment": {}},
-    ],
-)
+@pytest.mark.parametrize("header", rows_of("run.no_messages"))
 def test_a_header_that_is_not_a_message_is_refused(header: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="message"):
         messages.decode(header, b"")
