@@ -25,6 +25,7 @@ from loadgen.plan.groups import (
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.plan.scenario import ENCRYPTED, Scenario
+from loadgen.plan.stages import longest_absence_s
 from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
@@ -281,6 +282,12 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
             raise ScenarioError(PLAN_TEXT.HEADER_PROPERTY())
         if group.stages and scenario.steps is not None:
             raise ScenarioError(PLAN_TEXT.STAGES_STEPS(group=group.name))
+        if group.version == 5 and group.subscribes is not None and not group.clean_start:
+            churned_s = 1.5 * scenario.away if scenario.churn and group.subscribes.qos else 0.0
+            times = -plan.phases.warmup_s, plan.phases.duration_s
+            away_s = max(churned_s, longest_absence_s(group.stages, group.count, *times))
+            if away_s >= group.session_expiry_s:
+                raise ScenarioError(PLAN_TEXT.SESSION_EXPIRES(group=group.name, away_s=away_s))
     if scenario.resubscribe and not any(group.subscribes for group in plan.groups):
         raise ScenarioError(PLAN_TEXT.RESUBSCRIBE_NOBODY())
     # A file of clients has the identifiers of its devices.
@@ -373,7 +380,7 @@ def rooted(groups: tuple[DeviceGroup, ...], root: str) -> tuple[DeviceGroup, ...
     return tuple(map(with_topics, groups))
 
 
-_COORDINATORS = ("phases", "brokers", "needs", "crash", "report_every_s")
+_COORDINATORS = ("brokers", "needs", "report_every_s")
 _ADDRESSES = {"broker", "user", "password", "tls_passphrase"}
 _OF_GROUPS = {"max_unacknowledged", "closed"}  # as window and rate of the groups
 
@@ -387,7 +394,8 @@ def document_of(plan: Plan) -> dict[str, Any]:
     """Return the parts of a plan that a worker needs, as JSON values."""
     # The scenario is reduced to the fields that cases share, without the broker's addresses.
     left_out: dict[str, Any] = dict.fromkeys(_COORDINATORS, True) | {
-        "scenario": _ADDRESSES | _OF_GROUPS
+        "scenario": _ADDRESSES | _OF_GROUPS,
+        "crash": {"command"},
     }
     document: dict[str, Any] = _plans().dump_python(plan, mode="json", exclude=left_out)
     return document

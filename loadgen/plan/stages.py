@@ -38,6 +38,16 @@ def _moment(stage: Stage, place: int, before: Stage) -> float:
     return stage.at_s + stage.over_s * place / abs(stage.devices - before.devices)
 
 
+def longest_absence_s(stages: Sequence[Stage], count: int, start_s: float, end_s: float) -> float:
+    """Return the longest absence of a device between two times, found at the edges of stages."""
+    return max(
+        min(until_s, end_s) - max(left_s, start_s)
+        for device in {0, count - 1, *(stage.devices - n for stage in stages for n in (0, 1))}
+        if 0 <= device < count
+        for left_s, until_s in ((0.0, 0.0), *absences(stages, device))
+    )
+
+
 def presence(stages: Sequence[Stage], count: int, seconds: float) -> float:
     """Return the mean share of a group's devices that are connected in a window."""
     if not stages:

@@ -4,6 +4,7 @@ import errno
 import os
 from collections import Counter
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 
@@ -45,6 +46,7 @@ _UNANSWERED = (
     "a request without a response: the window of unacknowledged ones is full; "
     "raise --max-unacknowledged"
 )
+_EXPIRY_EARLY_S, _EXPIRY_LATE_S = 1.0, 5.0  # brokers count whole seconds, and look at times
 _RECEIVE_MAXIMUM = 65_535  # if CONNACK has none (MQTT 5, 3.2.2.3.3)
 _PACKET_LIMIT = 1 << 20
 _REASON_CHARACTERS = 300  # of the broker's text, which the coordinator escapes
@@ -237,15 +239,20 @@ class Lifecycle:
 
     def _check_connack(self, connection: int, packet: ConnAck) -> None:
         """Check a CONNACK that accepts a device against what the device requested."""
-        fleet, group = self._fleet, self._fleet.group_of(connection)
-        clean, version = group.clean_start, self._version_of(connection)
-        was_here = fleet.devices[connection].returned_ns != 0
+        fleet, group, properties = self._fleet, self._fleet.group_of(connection), packet.properties
+        device, version = fleet.devices[connection], self._version_of(connection)
+        was_here = device.returned_ns != 0
         names_are_new = fleet.plan.scenario.client_id is None and group.clients_file is None
-        if packet.session_present and (clean or (names_are_new and not was_here)):
+        away_s = (device.returned_ns - device.left_ns) / 1e9
+        expiry_s = group.session_expiry_s if version == MQTT_5 else inf
+        kept_s = max(expiry_s, properties.session_expiry_interval or 0) + _EXPIRY_LATE_S
+        is_over = device.due_ns and away_s > kept_s  # a broker may notice a mere loss late
+        is_new = group.clean_start or (is_over if was_here else names_are_new)
+        if packet.session_present and is_new:
             self._violated(connection, violations.SESSION_PRESENT)
-        if was_here and not (clean or packet.session_present or version == MQTT_3_1):
+        is_stored = was_here and not group.clean_start and version != MQTT_3_1
+        if is_stored and not packet.session_present and away_s < expiry_s - _EXPIRY_EARLY_S:
             self._violated(connection, violations.SESSION_LOST)
-        properties = packet.properties
         if properties.assigned_client_identifier is not None:
             self._violated(connection, violations.ASSIGNED_IDENTIFIER)
         if properties.response_information or properties.authentication_method:

@@ -85,10 +85,13 @@ def test_what_a_broker_must_be_able_to_do() -> None:
 def test_a_plan_survives_the_way_to_its_workers(case: str) -> None:
     urls = {"broker": "mqtts://me:s3cret@h", "tls_ca": "ca.pem", "tls_resume": True, "seed": 7}
     fields = {} if case == "bridge" else urls
-    plan = planned(case, **fields)
+    crash = {"crash_broker": 1, "crash_command": "kill s3cret"} if case == "persistent" else {}
+    plan = planned(case, **fields, **crash)
     document = orjson.loads(orjson.dumps(document_of(plan)))
     assert "s3cret" not in str(document)
     read = read_plan(document)
     assert (read.groups, read.tls, read.behaviour) == (plan.groups, plan.tls, plan.behaviour)
+    assert read.phases == plan.phases
+    assert crash == {} or (read.crash is not None and read.crash.victim == "broker")
     assert (read.scenario.seed, read.version) == (plan.scenario.seed, plan.version)
     assert read.scenario.broker == ("auto",)

@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loadgen.kernels.device import CLOSED, CONNECTED
+from loadgen.mqtt import violations
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.mqtt.properties import Properties
-from loadgen.plan.plan import PhasePlan
 from tests.fuzz.sessions import START_NS, Player
+from tests.tables import rows_of
 
 PACKET_BYTES = 2 + 5 + 2 + 1 + 32
 """Size of a PUBLISH: fixed header, topic t/0, identifier, no properties, and payload."""
@@ -24,9 +26,9 @@ def player() -> Iterator[Player]:
     found.end()
 
 
-def accept(player: Player, row: int, **properties: Any) -> bytes:
+def accept(player: Player, row: int, *, present: bool = False, **properties: Any) -> bytes:
     player.connect(row, START_NS)
-    packet = ConnAck(properties=Properties(**properties))
+    packet = ConnAck(present, properties=Properties(**properties))
     return player.receive(row, encode(packet, 5), START_NS)
 
 
@@ -43,13 +45,17 @@ def test_the_receive_maximum_is_that_of_its_connection(player: Player) -> None:
     assert player.fleet.senders["capacity"][:2].tolist() == [1, 4]
 
 
-@pytest.mark.parametrize(("given_s", "state"), [(9, CLOSED), (10, CONNECTED), (None, CONNECTED)])
-def test_a_session_that_ends_before_the_run_is_refused(given_s: int | None, state: int) -> None:
-    player = Player(5, 1, 1, phases=PhasePlan(warmup_s=1, duration_s=5, drain_s=4))
-    player.begin()
-    accept(player, 1, session_expiry_interval=given_s)
-    assert player.fleet.devices["state"][1] == state
-    player.end()
+@pytest.mark.parametrize(("away_s", "present", "stated_s", "wrong"), rows_of("worker.expiry"))
+def test_a_session_lasts_as_long_as_its_expiry(
+    player: Player, away_s: int, present: bool, stated_s: int, wrong: str
+) -> None:
+    accept(player, 2)
+    player.lose(2)
+    device = player.fleet.devices[2]
+    device.due_ns, device.left_ns = 1, START_NS - away_s * 10**9
+    accept(player, 2, present=present, session_expiry_interval=stated_s or None)
+    found = np.flatnonzero(player.fleet.violations).tolist()
+    assert found == ([getattr(violations, wrong)] if wrong else [])
 
 
 @pytest.mark.parametrize("limit", [{"maximum_qos": 0}, {"maximum_packet_size": PACKET_BYTES - 1}])
