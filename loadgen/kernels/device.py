@@ -85,7 +85,7 @@ class Device(Record):
     body_left: Int32  # bytes to come of a streamed body; `partial` has the head of its message
     body_crc: Uint32  # CRC-32 of that body so far
     sender: Int32  # row in `senders` and `window`
-    qos2: Int32  # row in `received_ids`
+    qos2: Int32  # row in `received_ids`, or -2 if it got QoS 2 without having requested it
     unit_sent: Int32  # messages sent of the current unit
     held: Int32  # withheld acknowledgements
     holder: Int32  # row in `held_ids`, -1 if every message is acknowledged at once

@@ -234,7 +234,8 @@ class Fleet(Arrays):
     senders: Rows[Sender]
     window: Grid[InFlight]
     received_ids: ByteRows
-    doubtful_ids: ByteRows  # `received_ids` when the last connection broke, without repeated ones
+    released_ids: ByteRows  # of PUBREL packets on this connection
+    doubtful_ids: ByteRows  # both of these when connections broke, without those seen again
     held_ids: Int64Rows
     held_pairs: Int64Rows  # of the messages with these identifiers; -1 for none
     held_sequences: Int64Rows

@@ -109,6 +109,7 @@ def receive_packets(
     position, written = 0, 0
     limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
     is_first = device.state == AWAIT_CONNACK
+    fresh_id = 0  # of the last message of QoS 2 in these bytes, whose PUBREC is not sent yet
     if device.body_left > 0:
         position, written = _take_body(fleet, row, end, now_ns, handlers)
     while position < end:
@@ -135,7 +136,7 @@ def receive_packets(
             status, topic, topic_end, packet_id, payload, properties = mqtt.publish_fields(
                 buffer, first_byte, body, packet_end, version
             )
-            strays, before = fleet.totals.strays, written
+            strays, before, unreleased = fleet.totals.strays, written, fleet.totals.unreleased
             if status == mqtt.OK:
                 place = (position, topic, topic_end, payload, packet_end, packet_id)
                 message = _message(row, now_ns, place, first_byte, -1)
@@ -145,6 +146,7 @@ def receive_packets(
                     place = (start, topic, topic_end, payload, body_end, packet_id)
                     message = _message(row, now_ns, place, first_byte, body_crc)
                 written = _publish(fleet, message, written, handlers)
+            fresh_id = packet_id if fleet.totals.unreleased > unreleased else fresh_id
             is_stray = status != mqtt.OK or fleet.totals.strays > strays
             if is_stray and (status != mqtt.OK or not mqtt.is_topic(buffer, topic, topic_end)):
                 wrong, written = violations.MALFORMED, before
@@ -153,6 +155,8 @@ def receive_packets(
         elif PUBACK <= kind <= PUBCOMP:
             status, packet_id, reason = mqtt.ack_fields(buffer, kind, body, packet_end, version)
             if status == mqtt.OK:
+                if kind == PUBREL and packet_id == fresh_id:
+                    violate(fleet, row, violations.UNKNOWN_PUBREL, now_ns)
                 ack = Acknowledgement(row, now_ns, position, packet_end, kind, packet_id, reason)
                 written = _on_ack(fleet, ack, written, handlers)
             else:
@@ -297,11 +301,14 @@ def _take_body(
 def _publish(fleet: Fleet, message: ReceivedMessage, position: int, handlers: Handlers) -> int:
     """Pass a message to its handler; one of QoS 2 only once before its PUBREL."""
     device = fleet.devices[message.row]
+    in_use = False
     if message.qos == 1 and device.qos2 >= 0:
         in_use = in_flight.is_unreleased(fleet.received_ids, device.qos2, message.packet_id)
-        if in_use and mqtt.is_topic(fleet.buffer, message.topic, message.topic_end):
-            violate(fleet, message.row, violations.IDENTIFIER_IN_USE, message.now_ns)
-    elif message.qos == 2 and device.qos2 >= 0:
+    for index in range(device.held if message.qos == 1 and not message.dup else 0):
+        in_use |= fleet.held_ids[device.holder, index] == message.packet_id
+    if in_use and mqtt.is_topic(fleet.buffer, message.topic, message.topic_end):
+        violate(fleet, message.row, violations.IDENTIFIER_IN_USE, message.now_ns)
+    if message.qos == 2 and device.qos2 >= 0:
         if not mqtt.is_topic(fleet.buffer, message.topic, message.topic_end):
             fleet.totals.strays += 1
             return position
@@ -309,7 +316,10 @@ def _publish(fleet: Fleet, message: ReceivedMessage, position: int, handlers: Ha
             fleet.totals.publishes += 1
             _take_in_use(fleet, message)
             return acknowledge(fleet, message, position)
+        in_flight.release_qos2(fleet.doubtful_ids, device.qos2, message.packet_id)
         fleet.totals.unreleased += 1
+    elif message.qos == 2:
+        device.qos2 = -2
     fleet.totals.publishes += 1
     return int(handlers.on_message(fleet, message, position))
 
@@ -378,14 +388,18 @@ def _on_ack(fleet: Fleet, ack: Acknowledgement, position: int, handlers: Handler
     if not _IS_REASON[kind, ack.reason]:
         violate(fleet, row, violations.UNKNOWN_REASON, ack.now_ns)
     if kind == PUBREL:
-        # A device that expects no QoS 2 does not remember identifiers.
-        expects = device.qos2 >= 0
-        known = expects and in_flight.release_qos2(fleet.received_ids, device.qos2, packet_id)
-        fleet.totals.unreleased -= known
-        # A device with a resumed session may have answered on the connection that broke.
-        if expects and not device.flags & RESUMED and (not known or ack.reason >= FAILURE):
-            wrong = violations.FAILED_PUBREL if known else violations.UNKNOWN_PUBREL
-            violate(fleet, row, wrong, ack.now_ns)
+        # It may come again if the answer was sent on a connection that broke, or in an earlier run.
+        resumed, again = device.flags & RESUMED > 0, device.returned_ns == 0
+        known = device.qos2 < -1
+        if device.qos2 >= 0:
+            known = in_flight.release_qos2(fleet.received_ids, device.qos2, packet_id)
+            fleet.totals.unreleased -= known
+            again |= in_flight.release_qos2(fleet.doubtful_ids, device.qos2, packet_id)
+            in_flight.accept_qos2(fleet.released_ids, device.qos2, packet_id)
+        if not known and not (resumed and again):
+            violate(fleet, row, violations.UNKNOWN_PUBREL, ack.now_ns)
+        elif known and ack.reason >= FAILURE and not resumed:
+            violate(fleet, row, violations.FAILED_PUBREL, ack.now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     awaited = in_flight.FREE
     if device.sender >= 0:
@@ -465,11 +479,8 @@ def _on_connack(fleet: Fleet, row: int, start: int, body: int, end: int, now_ns:
     device = fleet.devices[row]
     group = fleet.groups[device.group]
     is_usual = device.state == AWAIT_CONNACK and device.returned_ns == 0
-    is_usual = is_usual and group.connack_bytes == end - start
-    usual, same = fleet.connacks[device.group], 0
-    while is_usual and same < end - start:
-        is_usual = usual[same] == buffer[start + same]
-        same += 1
+    usual = fleet.connacks[device.group]
+    is_usual = is_usual and mqtt.is_same(buffer, start, end, usual, 0, group.connack_bytes)
     _connack(fleet, row, int(np.int64(buffer[body + 1])), int(np.int64(buffer[body])) & 1, now_ns)
     if is_usual:
         device.keep_alive_ns = group.keep_alive_ns
@@ -497,13 +508,12 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
             record(fleet, slot, now_ns - device.due_ns)
         # No new message before the unacknowledged ones, which the caller sends again.
         device.flags |= BLOCKED
-        if session_present:
-            device.flags |= RESUMED
-        else:
-            device.flags &= ~RESUMED
-            if device.qos2 >= 0:
-                forgotten = in_flight.forget_received(fleet.received_ids, device.qos2)
-                fleet.totals.unreleased -= forgotten
+        if not session_present and device.qos2 >= 0:
+            forgotten = in_flight.forget_received(fleet.received_ids, device.qos2)
+            fleet.totals.unreleased -= forgotten
+    device.flags &= ~RESUMED
+    if session_present:
+        device.flags |= RESUMED
     group = device.group
     fleet.counters[group, CONNECT_PHASE].connects += 1
     record(fleet, slot_of(group, counting.S_CONNACK, CONNECT_PHASE), now_ns - device.tcp_ns)

@@ -442,6 +442,7 @@ def build_fleet(
         senders=Sender.rows(rows.senders),
         window=InFlight.grid(rows.window, rows.senders),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
+        released_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         doubtful_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         held_ids=np.zeros((rows.holders, rows.held), np.int64),
         held_pairs=np.zeros((rows.holders, rows.held), np.int64),

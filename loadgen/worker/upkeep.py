@@ -217,7 +217,9 @@ def doubt(fleet: PlannedFleet, connection: int) -> None:
     for first, count in _pairs_of(fleet, connection):
         doubt_pairs(fleet, first, count)
     if device.qos2 >= 0:
-        fleet.doubtful_ids[device.qos2] = fleet.received_ids[device.qos2]
+        open_ids = fleet.received_ids[device.qos2] | fleet.released_ids[device.qos2]
+        fleet.doubtful_ids[device.qos2] |= open_ids
+        fleet.released_ids[device.qos2] = 0
 
 
 def withhold(fleet: PlannedFleet, connection: int) -> int:

@@ -225,6 +225,9 @@ class _Client:
     waiting: dict[int, str] = field(default_factory=dict)  # the packet that awaits an answer
     in_use: dict[int, bytes] = field(default_factory=dict)  # QoS 2 before its PUBREL
     repeatable: dict[int, bytes] = field(default_factory=dict)
+    unanswered: set[int] = field(default_factory=set)  # QoS 1 before its PUBACK
+    released: set[int] = field(default_factory=set)  # by PUBREL on this connection
+    releasable: set[int] = field(default_factory=set)  # by PUBREL again: its answer may be lost
     arrived: dict[bytes, set[bytes]] = field(default_factory=dict)  # the payloads of a message
     doubtful: set[bytes] = field(default_factory=set)
     retained: set[bytes] = field(default_factory=set)  # streams with a retained repeat since then
@@ -264,6 +267,9 @@ class Checker:
             client.was_here = True
             client.doubtful = set(client.arrived)
             client.repeatable = dict(client.in_use)
+            client.releasable |= {*client.in_use} | client.released
+            client.released.clear()
+            client.unanswered.clear()
         client.connected = client.over = False
         client.pings = 0
         client.asked.clear()
@@ -274,6 +280,8 @@ class Checker:
         reader.variable()
         if kind == PINGREQ:
             client.pings += 1
+        elif kind == PUBACK:
+            client.unanswered.discard(reader.number(2))
         elif kind == SUBSCRIBE:
             packet_id = reader.number(2)
             reader.take(reader.variable() if self.version == 5 else 0)
@@ -310,9 +318,12 @@ class Checker:
         elif kind == PUBREL:
             self._check_reasons(packet)
             known = client.in_use.pop(packet.packet_id, None) is not None
-            if client.requested == 2 and not client.resumed and not known:
+            again = packet.packet_id in client.releasable or not client.was_here
+            self._settle(client, packet.packet_id)
+            client.released |= {packet.packet_id} if client.requested == 2 else set()
+            if not known and not (client.resumed and again):
                 self._breach("UNKNOWN_PUBREL", "4.3.3")
-            elif client.requested == 2 and not client.resumed and packet.reasons[0] >= 0x80:
+            elif known and not client.resumed and packet.reasons[0] >= 0x80:
                 self._breach("FAILED_PUBREL", "3.6.2.1")
         elif kind in (PUBACK, PUBREC, PUBCOMP):
             self._check_reasons(packet)
@@ -344,7 +355,7 @@ class Checker:
             return
         client.connected, client.accepted_at = True, self.event
         client.retained.clear()
-        client.resumed = client.was_here and packet.session_present
+        client.resumed = packet.session_present
         if packet.session_present and not (client.durable and client.was_here):
             self._breach("SESSION_PRESENT", "MQTT-3.2.2-2")
         if client.was_here and client.durable and not packet.session_present:
@@ -396,10 +407,14 @@ class Checker:
         if packet.qos == 2 and packet.packet_id in client.in_use:
             self._on_identifier_in_use(client, packet, message)
             return
-        if packet.qos == 1 and packet.packet_id in client.in_use:
+        unanswered = packet.packet_id in client.unanswered and not packet.dup
+        if packet.qos == 1 and (packet.packet_id in client.in_use or unanswered):
             self._breach("IDENTIFIER_IN_USE", "MQTT-2.2.1-4")
         if packet.qos == 2:
             client.in_use[packet.packet_id] = message
+            self._settle(client, packet.packet_id)
+        elif packet.qos == 1:
+            client.unanswered.add(packet.packet_id)
         sent_at, sent_qos = self.published[message]
         if message in client.arrived:
             self._on_repeat(client, packet, message)
@@ -411,6 +426,11 @@ class Checker:
             self._breach("RETAIN_ON_LIVE", "MQTT-3.3.1-12")
         if packet.dup and (not client.was_here or sent_at > client.accepted_at):
             self._breach("DUP_ON_FIRST", "MQTT-3.3.1-3")
+
+    def _settle(self, client: _Client, packet_id: int) -> None:
+        """4.4: only what was open when the connection ended may come again."""
+        client.releasable.discard(packet_id)
+        client.repeatable.pop(packet_id, None)
 
     def _on_identifier_in_use(self, client: _Client, packet: Packet, message: bytes) -> None:
         """2.2.1: an identifier belongs to one message until its PUBREL."""

@@ -69,17 +69,16 @@ class Player:
     """The devices of one worker without a server: publishers first, then a subscriber."""
 
     def __init__(
-        self, version: int, published: int, requested: int, count: int = 1, **fields: Any
+        self, version: int, published: int, requested: int, count: int = 1, batch: int = 1
     ) -> None:
         publishes = Publishes("t/{topic}", 1.0, published, window=4)
+        subscribes = Subscribes(("t/+",), requested, batch)
         groups = (
             DeviceGroup("publishers", count, publishes, keep_alive_s=60),
-            DeviceGroup(
-                "subscribers", 1, subscribes=Subscribes(("t/+",), requested), clean_start=False
-            ),
+            DeviceGroup("subscribers", 1, subscribes=subscribes, clean_start=False),
         )
-        fields["reconnect"] = Reconnect(1.0, 1.0, 0.0)
-        plan = small_plan(groups, run_tag=9, version=version, **fields)
+        reconnect = Reconnect(1.0, 1.0, 0.0)
+        plan = small_plan(groups, run_tag=9, version=version, reconnect=reconnect)
         self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         self.fleet.replace(copies=many_rows(Copy, 1 << 10))
         self.fleet.run.measure_ns, self.fleet.run.end_ns = START_NS, START_NS + 10**6 * S
@@ -313,9 +312,9 @@ class Session:
                 codes = self.random.choice(([0], [2], [0x80], [1, 1], [5], [0x87]))
             data = encode(SubAck(packet_id, (0,)), self.version)[:-1] + bytes(codes)
             self.give(1, data[:1] + bytes((len(data) - 2,)) + data[2:])
-        elif client.in_use and self.random.random() < 0.4:
+        elif (client.in_use or client.releasable) and self.random.random() < 0.4:
             failed = self.version == 5 and self.random.random() < 0.1
-            packet_id = self.random.choice([*client.in_use])
+            packet_id = self.random.choice([*client.in_use, *client.releasable])
             self.packet(1, PubRel(packet_id, 0x92 if failed else 0))
         elif self.delivered and self.random.random() < 0.4:
             sent, qos, packet_id = self.random.choice(self.delivered)
@@ -332,8 +331,9 @@ class Session:
             qos = min(qos, 1)  # such a device has no memory for identifiers of QoS 2
         if packet_id == 0 or client.in_use.get(packet_id) not in (None, message_of(sent.payload)):
             self.ids = packet_id = self.ids + 1
-        if qos == 1 and client.in_use and self.random.random() < 0.1:
-            packet_id = self.random.choice([*client.in_use])
+        used = [*client.in_use, *client.unanswered]
+        if qos == 1 and used and self.random.random() < 0.1:
+            packet_id = self.random.choice(used)
         fields: dict[str, Any] = {}
         if self.version == 5 and self.random.random() < 0.2:
             fields = self.random.choice(
@@ -366,7 +366,10 @@ class Session:
 
 
 CONFIGURATIONS = [
-    (version, sent, asked) for version in (4, 5) for sent in (0, 1, 2) for asked in (1, 2)
+    (version, sent, asked, 1, batch)
+    for version in (4, 5)
+    for sent in (0, 1, 2)
+    for asked, batch in ((1, 1), (1, 3), (2, 1))
 ]
 
 

@@ -1,7 +1,9 @@
 """Runs on a broker that errs."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,21 @@ def url_of(broker: BrokerProcess) -> str:
     return f"mqtt://{broker.endpoints[0].address}"
 
 
-async def play_erring(directory: Path, case: str, faults: str, **fields: Any) -> RunResult:
-    """Play a case on a broker that errs once it was checked."""
-    async with (
-        run_erring() as broker,
-        Testbed(command=("test",), lends=False) as testbed,
-        AsyncExitStack() as stack,
-    ):
-        workload = resolve(build_scenario(case, None, {**fields, "broker": url_of(broker)}))
-        context = await testbed.prepare(workload, directory, stack)
-        await broker.set_faults(faults)
+async def play_checked(
+    directory: Path, case: str, begin: Callable[[], Awaitable[object]], **fields: Any
+) -> RunResult:
+    """Play a case; `begin` makes its broker err once it was checked."""
+    async with Testbed(command=("test",), lends=False) as testbed, AsyncExitStack() as stack:
+        plan = resolve(build_scenario(case, None, fields))
+        context = await testbed.prepare(plan, directory, stack)
+        await begin()
         await main_loop(context)
-        result = await shutdown(context)
-        await broker.set_faults("none")
+        return await shutdown(context)
+
+
+async def play_erring(directory: Path, case: str, faults: str, **fields: Any) -> RunResult:
+    async with run_erring() as broker:
+        begin = partial(broker.set_faults, faults)
+        result = await play_checked(directory, case, begin, **{**fields, "broker": url_of(broker)})
     await asyncio.to_thread(seal, directory)
     return result

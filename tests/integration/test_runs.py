@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.process import ProgramSettings
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import ScenarioError
+from loadgen.mqtt.packets import ConnAck, Publish, PubRec, PubRel
+from loadgen.mqtt.properties import Properties
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.render.write import to_json
 from loadgen.run.coordinator import RunResult
-from tests.instruments.runs import play_erring
+from tests.instruments.runs import play_checked, play_erring
 from tests.refusals import refused
 from tests.run_files import events, manifest, rows
 from tests.schemas import errors
@@ -24,6 +27,7 @@ from tests.secured_mosquitto import run_secured
 from tests.tables import rows_of
 from tests.testbeds import run
 from tests.verdicts import faults, without_saturation
+from tests.worker.harness import FakeBroker, Session
 
 SECRET = "correct-horse-battery"
 SHORT = {"warmup": 0.1, "duration": 1.5}
@@ -136,6 +140,56 @@ async def test_what_still_arrives_when_the_drain_ends_is_late_and_not_lost(tmp_p
     assert "LOST" not in result.verdict.codes
     run = result.facts.messages.run
     assert run.expected == run.intact + run.unobserved and not run.lost
+
+
+class Liar(FakeBroker):
+    """A broker that, once it has a lie, lies about a session or in a subscriber's handshakes."""
+
+    lie, deliveries, lies = "", 0, 0
+
+    async def talk(self, session: Session) -> None:
+        expiry_s = 3 if self.lie == "expiry" else None
+        await session.welcome(ConnAck(properties=Properties(session_expiry_interval=expiry_s)))
+        while True:
+            packet = await session.packet()
+            if not (self.lie and isinstance(packet, PubRec)):
+                session.respond(packet)
+
+    def route(self, packet: Publish) -> None:
+        if not self.lie:
+            super().route(packet)
+            return
+        self.deliveries += 1
+        # Of four deliveries, which have one acknowledgement, two have one identifier.
+        packet_id = self.deliveries - (self.lie == "in use" and self.deliveries % 4 == 2)
+        early = [PubRel(packet_id)] * (self.lie == "early")
+        self.lies += len(early) + self.deliveries - packet_id
+        session = [one for one in self.sessions if one.filters][-1]
+        session.send(replace(packet, packet_id=packet_id), *early)
+
+
+@pytest.mark.parametrize(("lie", "qos", "every"), [("in use", 1, 4), ("early", 2, 1)])
+async def test_a_lie_in_a_handshake_is_told(tmp_path: Path, lie: str, qos: int, every: int) -> None:
+    result, lies = await play_lie(tmp_path, lie, qos=qos, acknowledge_every=every)
+    assert without_saturation(result.verdict.codes) == ("PROTOCOL",)
+    assert result.facts.messages.run.violations == lies > 30
+
+
+async def test_a_session_that_may_end_in_the_run_is_refused(tmp_path: Path) -> None:
+    result, _ = await play_lie(tmp_path, "expiry", qos=1)
+    reason = next(one for one in result.verdict.reasons if one.code == "CONNECT_FAILED")
+    assert "Session Expiry Interval 3" in reason.detail
+
+
+async def play_lie(tmp_path: Path, lie: str, **fields: Any) -> tuple[RunResult, int]:
+    async with Liar() as broker:
+        url, broker.behaviour = f"mqtt://127.0.0.1:{broker.port}", broker.talk
+        fields |= {"broker": url, "anyway": True, "pairs": 1, "rate": 100, "mqtt": "5", **SHORT}
+
+        async def begin() -> None:
+            broker.lie = lie
+
+        return await play_checked(tmp_path / "run", "persistent", begin, **fields), broker.lies
 
 
 @pytest.mark.parametrize(
