@@ -390,15 +390,15 @@ def _on_ack(fleet: Fleet, ack: Acknowledgement, position: int, handlers: Handler
     if kind == PUBREL:
         # It may come again if the answer was sent on a connection that broke, or in an earlier run.
         resumed, again = device.flags & RESUMED > 0, device.returned_ns == 0
-        known = device.qos2 < -1
+        is_open = device.qos2 < -1
         if device.qos2 >= 0:
-            known = in_flight.release_qos2(fleet.received_ids, device.qos2, packet_id)
-            fleet.totals.unreleased -= known
+            is_open = in_flight.release_qos2(fleet.received_ids, device.qos2, packet_id)
+            fleet.totals.unreleased -= is_open
             again |= in_flight.release_qos2(fleet.doubtful_ids, device.qos2, packet_id)
             in_flight.accept_qos2(fleet.released_ids, device.qos2, packet_id)
-        if not known and not (resumed and again):
+        if not is_open and not (resumed and again):
             violate(fleet, row, violations.UNKNOWN_PUBREL, ack.now_ns)
-        elif known and ack.reason >= FAILURE and not resumed:
+        elif is_open and ack.reason >= FAILURE and not resumed:
             violate(fleet, row, violations.FAILED_PUBREL, ack.now_ns)
         return mqtt.write_ack(fleet.out, position, PUBCOMP, packet_id)
     awaited = in_flight.FREE
