@@ -10,6 +10,5 @@ def refused(
 ) -> pytest.RaisesExc[LoadgenError]:
     """Expect an error of this kind and code, and these values among its own."""
     return pytest.raises(
-        kind,
-        check=lambda error: error.code == code and values.items() <= error.values.items(),
+        kind, check=lambda error: error.code == code and values.items() <= error.values.items()
     )

@@ -52,13 +52,7 @@ def ask(client: socket.socket, packet: bytes, size: int) -> bytes:
 def test_sink_counts_what_send_sent(mode: str, batch: int | None, rate: int) -> None:
     with floor.sink(walk=True) as target:
         sent = floor.run(
-            "send",
-            port=target.port,
-            connections=10,
-            rate=rate,
-            seconds=0.5,
-            mode=mode,
-            batch=batch,
+            "send", port=target.port, connections=10, rate=rate, seconds=0.5, mode=mode, batch=batch
         )
         sunk = floor.stop(target)
     assert sent["complete"] is True
@@ -73,8 +67,7 @@ def test_sink_counts_what_send_sent(mode: str, batch: int | None, rate: int) -> 
 
 @pytest.mark.parametrize("walk", [False, True])
 @pytest.mark.parametrize(
-    ("connect", "connack"),
-    [(CONNECT_3, b"\x20\x02\x00\x00"), (CONNECT_5, b"\x20\x03\x00\x00\x00")],
+    ("connect", "connack"), [(CONNECT_3, b"\x20\x02\x00\x00"), (CONNECT_5, b"\x20\x03\x00\x00\x00")]
 )
 def test_sink_answers_packets_split_at_every_byte(
     connect: bytes, connack: bytes, walk: bool

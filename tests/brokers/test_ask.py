@@ -358,10 +358,7 @@ async def test_a_certificate_that_expired(tmp_path: Path, monkeypatch: pytest.Mo
     async with serving(closing, server, "mqtts") as endpoint:
         error = await refused(endpoint, tls_context=trust)
     until = datetime.now(UTC) - timedelta(days=8)
-    assert (error.code, error.values["until"]) == (
-        "CERTIFICATE_EXPIRED",
-        until.date().isoformat(),
-    )
+    assert (error.code, error.values["until"]) == ("CERTIFICATE_EXPIRED", until.date().isoformat())
 
 
 @needs_mosquitto

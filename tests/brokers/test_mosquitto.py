@@ -10,12 +10,7 @@ import aiomqtt
 import psutil
 import pytest
 
-from loadgen.brokers.mosquitto import (
-    find_mosquitto,
-    mosquitto,
-    render_config,
-    run_mosquitto,
-)
+from loadgen.brokers.mosquitto import find_mosquitto, mosquitto, render_config, run_mosquitto
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.brokers.process import ProgramBroker, ProgramSettings, printed_version
 from loadgen.brokers.start import serve

@@ -10,14 +10,7 @@ from loadgen.brokers.watch import ProcessLoad
 from loadgen.errors import CannotRunError
 from loadgen.kernels.forwarding import PACKET_LIMIT_BYTES
 from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
-from loadgen.mqtt.packets import (
-    Connect,
-    Publish,
-    PubRec,
-    PubRel,
-    UnsubAck,
-    Unsubscribe,
-)
+from loadgen.mqtt.packets import Connect, Publish, PubRec, PubRel, UnsubAck, Unsubscribe
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.scenario import read_toml
 from tests.brokers.conftest import Client, ClientMaker

@@ -87,10 +87,7 @@ def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     cards = []
     for number, case in enumerate((*CASES, "fanin")):
         changes = {
-            "clock": {
-                "monotonic_ns": make.ANCHOR_NS,
-                "wall_ns": 1_366_970_765 * make.SECOND_NS,
-            },
+            "clock": {"monotonic_ns": make.ANCHOR_NS, "wall_ns": 1_366_970_765 * make.SECOND_NS},
             "broker": {
                 "name": "<img src=http://tracker.example/x onerror=alert(1)>",
                 "version": "</script><script>alert(2)</script>",

@@ -128,10 +128,7 @@ def _played(
     transcripts = b"".join(file.read_bytes() for file in directory.glob("transcript-*"))
     lines = sorted(transcripts.splitlines(), key=lambda line: orjson.loads(line)[1])
     truth = read_truth(
-        b"\n".join(lines),
-        document,
-        tuple(done),
-        behind.read_bytes() if behind.exists() else b"",
+        b"\n".join(lines), document, tuple(done), behind.read_bytes() if behind.exists() else b""
     )
     return Played(codes, reasons, document.get("ledger") or {}, truth)
 

@@ -168,9 +168,7 @@ KINDS: dict[str, Kind] = {
     "alias": Kind(_share("alias"), ("fanin", "fanout", "persistent", "latency"), versions=("5",)),
     "mixed": Kind(_mixed, ("fanin", "fanout", "persistent", "latency")),
     "delay": Kind(
-        _share("delay", "400ms"),
-        ("fanin", "fanout", "latency"),
-        more=(("latency_bound", 0.2),),
+        _share("delay", "400ms"), ("fanin", "fanout", "latency"), more=(("latency_bound", 0.2),)
     ),
     "reject": Kind(
         _share("reject", "0x97"),

@@ -159,11 +159,7 @@ def test_what_is_altered_shows(name: str) -> None:
     for figure, value in figures.items():
         assert value in found.window[figure], figure
     before = expected(SCHEDULE, CLEAN)
-    assert (found.required, found.window, found.run) != (
-        before.required,
-        before.window,
-        before.run,
-    )
+    assert (found.required, found.window, found.run) != (before.required, before.window, before.run)
 
 
 @pytest.mark.parametrize("name", ALTERED)

@@ -358,11 +358,7 @@ def messaging_player(seed: int, version: Version, name: str, flags: dict[str, An
     groups = rooted(resolve(scenario).groups, "fuzz")
     targets = (Target("127.0.0.1", 1),)
     plan = small_plan(
-        groups,
-        targets=targets,
-        run_tag=TAG,
-        version=version,
-        max_packet_bytes=PACKET_LIMIT,
+        groups, targets=targets, run_tag=TAG, version=version, max_packet_bytes=PACKET_LIMIT
     )
     fleet = build_fleet(plan, plan.workers[0])
     responding = any(group.responds is not None for group in groups)

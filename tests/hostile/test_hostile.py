@@ -74,9 +74,7 @@ def _once_connected(harm: Harm) -> Harm:
     return welcome
 
 
-async def test_harm_behind_connack_ends_that_connection_and_takes_no_memory(
-    driver: Driver,
-) -> None:
+async def test_harm_behind_connack_ends_that_connection_and_takes_no_memory(driver: Driver) -> None:
     ending = [
         *("garbage-later", "huge-publish", "huge-suback", "unknown-suback", "second-connack"),
         *("endless-properties", "endless-connacks"),

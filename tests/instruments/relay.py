@@ -704,11 +704,7 @@ _ALWAYS: Final = frozenset((CONNECT, CONNACK, SUBSCRIBE, UNSUBSCRIBE))
 
 async def serve(config: Json) -> tuple[Relay, int]:
     """A relay that listens, and its port."""
-    relay = Relay(
-        tuple(config["broker"]),
-        parse_faults(config["faults"]),
-        config["record"],
-    )
+    relay = Relay(tuple(config["broker"]), parse_faults(config["faults"]), config["record"])
     # Compiling, or loading what was compiled, belongs to the start and not to the first client.
     frame(relay.buffer, 0, 2, PACKET_LIMIT_BYTES)
     publish_fields(relay.buffer, PUBLISH << 4, 0, 4, MQTT_5)

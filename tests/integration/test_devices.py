@@ -24,15 +24,7 @@ from loadgen.brokers.start import serve
 from loadgen.plan import groups
 from tests.secured_mosquitto import TlsFiles, run_secured
 from tests.tables import rows_of
-from tests.worker.harness import (
-    HANG_S,
-    Driver,
-    FakeBroker,
-    Gone,
-    Session,
-    one_worker_plan,
-    until,
-)
+from tests.worker.harness import HANG_S, Driver, FakeBroker, Gone, Session, one_worker_plan, until
 
 StartBroker = Callable[..., Awaitable[FakeBroker]]
 

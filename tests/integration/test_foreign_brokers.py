@@ -48,8 +48,7 @@ KNOWN = {
 }
 NAMES = [
     pytest.param(
-        name,
-        marks=pytest.mark.skipif(make.find() is None, reason=f"{name} is not installed"),
+        name, marks=pytest.mark.skipif(make.find() is None, reason=f"{name} is not installed")
     )
     for name, make in MAKES.items()
 ]

@@ -52,13 +52,7 @@ async def test_a_response_that_is_lost_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_window_too_small_for_the_responses_is_told(tmp_path: Path) -> None:
-    result = await ask(
-        tmp_path,
-        faults="ceiling=100",
-        responders=1,
-        qos=1,
-        max_unacknowledged=2,
-    )
+    result = await ask(tmp_path, faults="ceiling=100", responders=1, qos=1, max_unacknowledged=2)
     told = events(result.directory, "unanswered")
     assert told
     assert "--max-unacknowledged" in told[0]["detail"]

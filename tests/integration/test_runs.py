@@ -68,13 +68,7 @@ async def test_a_broker_that_crashes_on_request_comes_back_and_so_do_the_devices
     tmp_path: Path,
 ) -> None:
     result = await play(
-        tmp_path,
-        "persistent",
-        broker="mosquitto",
-        pairs=5,
-        rate=100,
-        crash_broker=0.5,
-        drain=3,
+        tmp_path, "persistent", broker="mosquitto", pairs=5, rate=100, crash_broker=0.5, drain=3
     )
     (killed,) = events(result.directory, "broker_killed")
     (started,) = events(result.directory, "broker_started")

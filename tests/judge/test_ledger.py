@@ -57,11 +57,7 @@ def test_states_of_both_sides() -> None:
     assert ledger.document()["intended"] == 106
 
 
-@given(
-    st.fixed_dictionaries(dict.fromkeys(WHOLE.counts, COUNTS)),
-    COUNTS,
-    st.booleans(),
-)
+@given(st.fixed_dictionaries(dict.fromkeys(WHOLE.counts, COUNTS)), COUNTS, st.booleans())
 def test_nothing_is_negative_in_two_states_or_in_none(
     counts: dict[str, int], confirmed: int, observed: bool
 ) -> None:

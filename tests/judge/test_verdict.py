@@ -437,10 +437,7 @@ def test_what_a_broker_does_to_slow_subscribers_is_told_and_no_fault(
 ) -> None:
     slow = SlowFacts(10, 1000.0, 1_000, by_slow, 300, disconnects)
     facts = with_fields(
-        changed(SOUND, received=received),
-        qos=qos,
-        slow=slow,
-        disconnects=3 if disconnects else 0,
+        changed(SOUND, received=received), qos=qos, slow=slow, disconnects=3 if disconnects else 0
     )
     assert codes(facts) == tuple(found)
     (told,) = (one.values for one in judge(facts).remarks if one.code == "SLOW")

@@ -20,14 +20,7 @@ from loadgen.kernels.attention import take_stalls
 from loadgen.kernels.counting import EVENT_LIMIT
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.payload import HEADER_BYTES, stamp
-from loadgen.kernels.syscalls import (
-    EPOLLET,
-    EPOLLIN,
-    EPOLLOUT,
-    EPOLLRDHUP,
-    make_timer,
-    watch,
-)
+from loadgen.kernels.syscalls import EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP, make_timer, watch
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import ConnAck, PubAck, Publish, SubAck
@@ -332,9 +325,7 @@ def test_python_hears_of_a_connack_that_is_not_the_usual_one(make_rig: Any, case
     assert (counting.CONTROL_PACKET, 0, 2, data) in rig.events()
 
 
-def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(
-    make_rig: Any,
-) -> None:
+def test_without_descriptors_every_device_fails_and_none_counts_as_under_way(make_rig: Any) -> None:
     rig = make_rig(connected=False, publishers=5)
     f = rig.fleet
     f.devices["state"] = device.CLOSED  # as devices that come back
@@ -535,9 +526,7 @@ def test_what_a_full_window_held_back_is_the_brokers(make_rig: Any) -> None:
     assert [stat(f, 0, name)[0] for name in ("send_delay", "pushed_back")] == [100, 50]
 
 
-def test_a_publisher_in_time_is_not_pushed_back_by_what_it_waited_for_before(
-    make_rig: Any,
-) -> None:
+def test_a_publisher_in_time_is_not_pushed_back_by_what_it_waited_for_before(make_rig: Any) -> None:
     rig = make_rig(publishers=1, qos=1, rate=1000.0)
     f = rig.fleet
     rig.start(time.monotonic_ns() - 49_000_000)

@@ -37,10 +37,7 @@ def plan_of(qos: int = 0, version: int = 4, window: int = 4) -> Plan:
     groups = groups_of(scenario, "run")
     target = Target("127.0.0.1", 1)
     return small_plan(
-        groups,
-        targets=(target,),
-        run_tag=test_traffic.TAG,
-        version=5 if version == 5 else 4,
+        groups, targets=(target,), run_tag=test_traffic.TAG, version=5 if version == 5 else 4
     )
 
 

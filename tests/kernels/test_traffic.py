@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 
 from loadgen.kernels import counting
 from loadgen.kernels.counting import EVENT_LIMIT, MEASURE, WARMUP, slot_of
-from loadgen.kernels.device import (
-    AWAIT_CONNACK,
-    AWAY,
-    CONNECTED,
-    WAITING,
-    WINDOW_FULL,
-)
+from loadgen.kernels.device import AWAIT_CONNACK, AWAY, CONNECTED, WAITING, WINDOW_FULL
 from loadgen.kernels.in_flight import set_capacity
 from loadgen.kernels.pacer import advance, with_rate
 from loadgen.kernels.payload import HEADER_BYTES, stamp
@@ -326,12 +320,7 @@ def test_a_message_belongs_to_the_phase_it_was_intended_in(intended_ns: int, pha
         now_ns=late_ns,
     )
     assert bench.counted() == {
-        phase: {
-            "received": 3,
-            "received_bytes": 3 * len(data),
-            "duplicated": 1,
-            "out_of_order": 1,
-        }
+        phase: {"received": 3, "received_bytes": 3 * len(data), "duplicated": 1, "out_of_order": 1}
     }
     assert bench.stat(1, "end_to_end", PHASES.index(phase))[0] == 3
     assert bench.stat(1, "transit", PHASES.index(phase))[0] == 3

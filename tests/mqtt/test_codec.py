@@ -14,15 +14,7 @@ from pydantic import TypeAdapter
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
 from loadgen.mqtt import packets as packet_types
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Connect,
-    Packet,
-    PingReq,
-    PubAck,
-    Publish,
-    Will,
-)
+from loadgen.mqtt.packets import ConnAck, Connect, Packet, PingReq, PubAck, Publish, Will
 from tests.mqtt.strategies import QUICK, THOROUGH, VERSIONS, packets, versioned_packets, versions
 from tests.tables import rows_of
 

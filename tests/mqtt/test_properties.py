@@ -12,15 +12,7 @@ from pydantic import TypeAdapter
 
 from loadgen.errors import LocalProtocolError, RemoteProtocolError
 from loadgen.mqtt import constants
-from loadgen.mqtt.constants import (
-    AUTH,
-    CONNECT,
-    PACKET_NAMES,
-    PINGREQ,
-    PINGRESP,
-    PUBLISH,
-    WILL,
-)
+from loadgen.mqtt.constants import AUTH, CONNECT, PACKET_NAMES, PINGREQ, PINGRESP, PUBLISH, WILL
 from loadgen.mqtt.properties import (
     NO_PROPERTIES,
     PROPERTY_TABLE,
@@ -74,10 +66,7 @@ class TestTable:
 
     def test_repeatable(self) -> None:
         repeatable = {row.name: row.repeatable_in for row in PROPERTY_TABLE if row.repeatable_in}
-        assert repeatable == {
-            "User Property": set(_CARRIERS),
-            "Subscription Identifier": {PUBLISH},
-        }
+        assert repeatable == {"User Property": set(_CARRIERS), "Subscription Identifier": {PUBLISH}}
 
 
 class TestRoundTrip:

@@ -2,12 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.mqtt.topics import (
-    filter_matches,
-    split_shared,
-    topic_filter_fault,
-    topic_name_fault,
-)
+from loadgen.mqtt.topics import filter_matches, split_shared, topic_filter_fault, topic_name_fault
 from tests.tables import rows_of
 
 _levels = st.sampled_from(["a", "b", "", "$x", "ab"])

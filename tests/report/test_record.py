@@ -53,10 +53,7 @@ def test_no_intervals(tmp_path: Path) -> None:
 def test_no_rows_in_the_window(tmp_path: Path) -> None:
     early = [row for row in make.rows_of() if row.second < 3]
     assert early
-    refused(
-        make.write_run(tmp_path / "run", make.run_document(), early),
-        "EMPTY_WINDOW",
-    )
+    refused(make.write_run(tmp_path / "run", make.run_document(), early), "EMPTY_WINDOW")
 
 
 def test_a_truncated_interval_file(tmp_path: Path) -> None:

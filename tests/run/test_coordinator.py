@@ -9,9 +9,7 @@ import psutil
 import pytest
 
 from loadgen.cases.registry import build_scenario
-from loadgen.errors import (
-    HostLimitError,
-)
+from loadgen.errors import HostLimitError
 from loadgen.plan.scenario import Scenario
 from loadgen.report.record import open_run
 from loadgen.run import coordinator, preflight

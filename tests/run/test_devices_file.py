@@ -71,7 +71,7 @@ def test_what_a_device_lost_is_what_others_sent_it_and_did_not_arrive() -> None:
     assert [row["received_in_window"] for row in found] == [None, None, None, 40, 31]
     assert [row["connected"] for row in found] == [True, True, False, True, True]
     assert [row["broker"] for row in found] == [
-        *("127.0.0.1:1", "::1:2", "127.0.0.1:1", "127.0.0.1:1", "::1:2"),
+        *("127.0.0.1:1", "::1:2", "127.0.0.1:1", "127.0.0.1:1", "::1:2")
     ]
     assert found[4]["client_id"] == "lg000000abs1-1"
 

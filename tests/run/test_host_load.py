@@ -14,13 +14,7 @@ from tests.refusals import refused
 
 
 def write(
-    proc: Path,
-    user: int,
-    idle: int,
-    steal: int,
-    own: int,
-    avg10: str = "12.50",
-    waited_ns: int = 0,
+    proc: Path, user: int, idle: int, steal: int, own: int, avg10: str = "12.50", waited_ns: int = 0
 ) -> None:
     """Write a host whose process tree is this one, a child, its child, and another program."""
     parents = {os.getpid(): 1, 2_000_000: os.getpid(), 2_000_001: 2_000_000, 2_000_002: 1}

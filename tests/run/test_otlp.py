@@ -11,9 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from loadgen.run.otlp import sent_metrics
 from loadgen.worker.shared_counts import private_page

@@ -21,11 +21,7 @@ from loadgen.run.hosts.worker_pool import WorkerPool, start_workers
 from loadgen.run.interrupt import Interrupt
 from loadgen.run.interval_files import IntervalWriter
 from loadgen.run.monitor import Monitor
-from loadgen.run.phases import (
-    PhaseRunner,
-    connecting_at_once,
-    schedule_lead_s,
-)
+from loadgen.run.phases import PhaseRunner, connecting_at_once, schedule_lead_s
 from loadgen.run.progress import Snapshot
 from loadgen.run.run_state import NS, RunState
 from loadgen.run.rundir import EventLog, claim

@@ -45,10 +45,7 @@ def test_packages_without_their_parts_and_across_a_wrap(tmp_path: Path) -> None:
     zone(tmp_path, "2", "psys", 9)
     source = RaplPackages(tmp_path)
     (first / "energy_uj").write_text("40000000\n")
-    assert source.read() == {
-        "package 0 total energy (J)": 45.0,
-        "package 1 total energy (J)": 0.0,
-    }
+    assert source.read() == {"package 0 total energy (J)": 45.0, "package 1 total energy (J)": 0.0}
 
 
 def test_a_host_without_rapl_is_refused(tmp_path: Path) -> None:

@@ -60,11 +60,7 @@ def test_judged_parts_and_rate_changes() -> None:
         (START + 22 * S, START + 30 * S),
     ]
     # The warm-up runs at the first step's rate already.
-    assert own.changes == [
-        (START - 3 * S, 0.5),
-        (START + 10 * S, 1.0),
-        (START + 20 * S, 0.4),
-    ]
+    assert own.changes == [(START - 3 * S, 0.5), (START + 10 * S, 1.0), (START + 20 * S, 0.4)]
 
 
 def even(at_s: float) -> int:

@@ -80,9 +80,7 @@ def test_a_session_is_in_utc_and_uses_this_interpreter(spark: "SparkSession") ->
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_a_java_that_does_not_start_is_one_error(
-    tmp_path: Path,
-) -> None:
+def test_a_java_that_does_not_start_is_one_error(tmp_path: Path) -> None:
     """In a separate process, because this one has a JVM already."""
     broken = fake_java(tmp_path / "broken")
     (broken / "bin" / "java").write_text(

@@ -53,12 +53,7 @@ class World:
             for group in groups_of_model(model, "constant", window)
         )
         plan = small_plan(
-            groups,
-            run_tag=TAG,
-            seed=seed,
-            version=version,
-            max_packet_bytes=LIMIT,
-            model=model,
+            groups, run_tag=TAG, seed=seed, version=version, max_packet_bytes=LIMIT, model=model
         )
         self.fleet = fleet = build_fleet(plan, plan.workers[0])
         self.chains = equip(fleet, model)

@@ -2,12 +2,7 @@
 
 import pytest
 
-from loadgen.specjms.expected import (
-    MessageRate,
-    group_rates,
-    interaction_messages,
-    mix,
-)
+from loadgen.specjms.expected import MessageRate, group_rates, interaction_messages, mix
 from loadgen.specjms.messages import GROUPS, MixGroup
 from tests.specjms.models import model_with
 

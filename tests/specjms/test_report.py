@@ -6,14 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from loadgen.specjms.audit import (
-    TESTS,
-    Audit,
-    DestinationCount,
-    HandlerCount,
-    Observed,
-    audit,
-)
+from loadgen.specjms.audit import TESTS, Audit, DestinationCount, HandlerCount, Observed, audit
 from loadgen.specjms.chain_model import NOTICE, Model
 from loadgen.specjms.disclosure import FILL_IN, FinishedRun, disclosed_files
 from loadgen.specjms.messages import MESSAGES, number_of

@@ -34,10 +34,7 @@ async def test_an_unknown_command_and_a_beat_are_not_answered(driver: Driver) ->
 
 
 async def test_a_worker_that_hears_nothing_ends(
-    collector: None,
-    tmp_path: Path,
-    start_broker: StartBroker,
-    monkeypatch: pytest.MonkeyPatch,
+    collector: None, tmp_path: Path, start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "LEASE_S", 0.5)
     broker = await start_broker()

@@ -21,13 +21,7 @@ from loadgen.plan.groups import Reconnect, Target
 from loadgen.worker import connector as connector_module
 from loadgen.worker.connector import Connector
 from tests.tables import rows_of
-from tests.worker.harness import (
-    Driver,
-    Session,
-    Transport,
-    one_worker_plan,
-    publishers,
-)
+from tests.worker.harness import Driver, Session, Transport, one_worker_plan, publishers
 
 IN_FLIGHT = 64
 START_S = 100.0
@@ -323,8 +317,7 @@ BANNER = b"SSH-2.0-OpenSSH_9.2\r\n"
 
 
 @pytest.mark.parametrize(
-    ("first", "stays"),
-    [(b"", False), (BANNER, False), (BANNER, True), (b"\x20\x02\x00", False)],
+    ("first", "stays"), [(b"", False), (BANNER, False), (BANNER, True), (b"\x20\x02\x00", False)]
 )
 async def test_a_server_that_hangs_up_before_connack_fails_the_connect(
     driver: Driver, first: bytes, stays: bool

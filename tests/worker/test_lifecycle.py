@@ -183,10 +183,7 @@ async def test_a_subscriber_that_comes_back_subscribes_again_and_what_it_missed_
 
     broker = await driver.broker(break_once)
     plan = one_worker_plan(
-        publishers(1, 100.0),
-        subscribers(),
-        port=broker.port,
-        reconnect=Reconnect(0.02, 0.1, 0.5),
+        publishers(1, 100.0), subscribers(), port=broker.port, reconnect=Reconnect(0.02, 0.1, 0.5)
     )
     await driver.connect(plan)
     await driver.subscribe()

@@ -69,9 +69,7 @@ def scenes() -> Iterator[list[Scene]]:
             os.close(timer)
 
 
-def test_what_the_loop_was_asked_for_has_its_turn_though_messages_come(
-    scenes: list[Scene],
-) -> None:
+def test_what_the_loop_was_asked_for_has_its_turn_though_messages_come(scenes: list[Scene]) -> None:
     scenes.append(scene := Scene("message", "message", "message"))
     scene.due_ns = [0]  # and forgotten after the report
     scene.poller.on_ready()

@@ -19,12 +19,7 @@ from loadgen.plan.groups import DeviceGroup, Target, Tls
 from loadgen.worker import streams
 from loadgen.worker.streams import MQTT, FrameViolationError, Streams, WebSocket
 from tests import servers
-from tests.worker.harness import (
-    Driver,
-    Session,
-    one_worker_plan,
-    publishers,
-)
+from tests.worker.harness import Driver, Session, one_worker_plan, publishers
 
 
 @pytest.mark.parametrize(("host", "known"), [("127.0.0.1", False), ("127.1", True)])
@@ -85,12 +80,7 @@ async def test_the_last_answer_says_what_was_negotiated(
     resume: bool,
 ) -> None:
     broker = await driver.broker(transport="tls")
-    tls = Tls(
-        str(certificates.authority),
-        version=tls_version,
-        ciphers=cipher,
-        resume=resume,
-    )
+    tls = Tls(str(certificates.authority), version=tls_version, ciphers=cipher, resume=resume)
     plan = one_worker_plan(publishers(10), port=broker.port, transport="tls", tls=tls)
     await driver.configure(plan)
     assert (await driver.connect(in_flight=1))["connected"] == 10

@@ -52,11 +52,7 @@ async def _play(qos: int) -> None:
             await driver.open()
             plan = one_worker_plan(
                 DeviceGroup("publishers", 2, Publishes("t/{topic}", 100.0, qos)),
-                DeviceGroup(
-                    "all",
-                    1,
-                    subscribes=Subscribes(("t/+",), qos, acknowledge_every=9),
-                ),
+                DeviceGroup("all", 1, subscribes=Subscribes(("t/+",), qos, acknowledge_every=9)),
                 port=broker.port,
                 reconnect=Reconnect(0.01, 0.01, 0.0),
             )

@@ -31,11 +31,7 @@ from tests.worker.harness import (
 
 @pytest.mark.parametrize(("version", "qos", "transport"), rows_of("worker.exchanges"))
 async def test_a_run_counts_every_message_once_in_each_place(
-    driver: Driver,
-    certificates: CertificateFiles,
-    version: int,
-    qos: int,
-    transport: Transport,
+    driver: Driver, certificates: CertificateFiles, version: int, qos: int, transport: Transport
 ) -> None:
     broker = await driver.broker(transport=transport)
     groups = publishers(qos=qos, deliveries=2), subscribers(2, qos=qos)

@@ -17,11 +17,7 @@ import psutil
 import pytest
 
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import (
-    BrokerUnreachableError,
-    HostLimitError,
-    ScenarioError,
-)
+from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.judge.next_step import Aim, Require
 from loadgen.plan.groups import MESSAGING
 from loadgen.report.build.summary import summarize_run

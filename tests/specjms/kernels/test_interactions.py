@@ -839,11 +839,9 @@ def test_streams_lead_where_they_say() -> None:
         stream = note["stream"] - int(world.chains.types[number].stream_first)
         assert 0 <= stream < world.chains.types[number].streams
         message = MESSAGES[number]
-        expected = {
-            "one": note.get(message.consumer.name, -1),
-            "family": note["family"],
-            "all": 0,
-        }[message.spread]
+        expected = {"one": note.get(message.consumer.name, -1), "family": note["family"], "all": 0}[
+            message.spread
+        ]
         assert destination_of_stream(world.model, number, stream) == expected
 
 
