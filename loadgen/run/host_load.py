@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from loadgen.brokers import this_host
 from loadgen.errors import HostLimitError
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, Text
 
 _IDLE_COLUMNS = (3, 4)
 _STEAL_COLUMN = 7
@@ -21,7 +21,8 @@ BUSY_SHARE = 0.15
 """Share of busy processors, or of the last ten seconds with waiting tasks, above which workers wait
 for a processor often enough to be late."""
 STEAL_SHARE = 0.05
-LOOK_S = 2.0
+LOOK_S, QUIET_S = 2.0, 10.0
+"""Length of a look at the load, and of the time in which every look must find a quiet host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +111,22 @@ def _waited_ns(ours: Iterable[this_host.HostProcess]) -> int:
     return waited_ns
 
 
-async def quiet_host(limit_s: float, show: Callable[[HostLoad], None]) -> None:
-    """Wait until this host is quiet; raise HostLimitError if it is not within `limit_s`."""
-    end_s = time.monotonic() + limit_s
+async def quiet_host(limit_s: float, show: Callable[[Text], None]) -> None:
+    """Wait until this host was quiet for `QUIET_S`; raise HostLimitError if it takes too long.
+
+    `show` gets a line after each look.
+    """
+    busy_s = time.monotonic()  # when it was last busy, as far as is known
+    end_s = busy_s + limit_s
+    busy: HostLoad | None = None
     while True:
         watch = LoadWatch()
         await asyncio.sleep(min(LOOK_S, limit_s))
-        load = watch.load()
-        if load is None or not load.is_busy:
+        load, now_s = watch.load(), time.monotonic()
+        if load is not None and load.is_busy:
+            busy, busy_s = load, now_s
+        if load is None or now_s - busy_s >= min(QUIET_S, limit_s):
             return
-        if time.monotonic() >= end_s:
-            raise HostLimitError(RUN_TEXT.NOT_QUIET(seconds=limit_s, load=load))
-        show(load)
+        if now_s >= end_s:
+            raise HostLimitError(RUN_TEXT.NOT_QUIET(seconds=limit_s, load=busy))
+        show(RUN_TEXT.WAITING(share=load.share, left=end_s - now_s))

@@ -150,8 +150,7 @@ class Testbed:
         hosts, scenario = self.hosts, plan.scenario
         if scenario.wait_quiet is not None:
             await quiet_host(
-                scenario.wait_quiet,
-                lambda load: progress(Snapshot("wait", busy=f"waiting: {load}")),
+                scenario.wait_quiet, lambda line: progress(Snapshot("wait", busy=line))
             )
         watching = asyncio.create_task(asyncio.to_thread(LoadWatch, is_first=not self._has_run))
         self._has_run = True

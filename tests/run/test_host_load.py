@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +11,7 @@ from loadgen.brokers import this_host
 from loadgen.errors import HostLimitError
 from loadgen.run import host_load
 from loadgen.run.host_load import HostLoad, LoadWatch, quiet_host
+from loadgen.sentences import Text
 from tests.refusals import refused
 
 
@@ -34,7 +36,6 @@ def write(
 def fabricated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(this_host, "PROC", tmp_path)
     monkeypatch.setattr(host_load, "SHORTEST_S", 0.0)
-    monkeypatch.setattr(host_load, "LOOK_S", 0.01)
 
 
 def test_what_others_used_is_the_load(tmp_path: Path) -> None:
@@ -69,23 +70,26 @@ def test_a_busy_host_is_one_on_which_workers_wait(load: HostLoad, is_busy: bool)
     assert load.is_busy is is_busy
 
 
-async def test_a_quiet_host_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[HostLoad] = []
+async def test_a_host_must_be_quiet_for_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
 
-    def end_others(load: HostLoad) -> None:
-        shown.append(load)
-        write(tmp_path, 1000, 1000, 0, 0, avg10="0.00")
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
 
-    write(tmp_path, 1000, 1000, 0, 0)
-    await quiet_host(5.0, end_others)
-    assert not shown, "no tick has passed: the load is unknown"
-
+    monkeypatch.setattr(host_load, "asyncio", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(host_load, "time", SimpleNamespace(monotonic=lambda: now_s))
     monkeypatch.setattr(host_load, "cpu_pressure", lambda: None)
-    busy = [(0, 0, 0, 0, 0), (100, 100, 0, 0, 0)]
-    ticks = Mock(side_effect=[*busy, *busy, busy[0], (100, 10, 0, 0, 0)])
-    monkeypatch.setattr(host_load, "_ticks", ticks)
-    await quiet_host(5.0, end_others)
-    assert len(shown) == 2
-    monkeypatch.setattr(host_load, "_ticks", Mock(side_effect=busy * 9))
+    first, busy, quiet = (0, 0, 0, 0, 0), (100, 100, 0, 0, 0), (100, 10, 0, 0, 0)
+    looks = [one for last in (quiet, busy, quiet, busy, *[quiet] * 9) for one in (first, last)]
+    monkeypatch.setattr(host_load, "_ticks", Mock(side_effect=looks))
+    shown: list[Text] = []
+    await quiet_host(60.0, shown.append)
+    assert [line.values["share"] for line in shown] == [0.1, 1.0, 0.1, 1.0, *[0.1] * 4]
+    assert [line.values["left"] for line in shown] == [58, 56, 54, 52, 50, 48, 46, 44]
+    assert max(map(len, shown)) < 80
+    monkeypatch.setattr(host_load, "_ticks", Mock(side_effect=looks))
     with refused("NOT_QUIET", HostLimitError):
-        await quiet_host(0.02, end_others)
+        await quiet_host(15.0, shown.append)
+    monkeypatch.setattr(host_load, "_ticks", Mock(return_value=None))
+    await quiet_host(60.0, shown.append)  # the load is unknown
