@@ -5,6 +5,7 @@ It serves MQTT 3.1.1 without shared subscriptions, and bridges nothing.
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,7 +35,8 @@ def find_nats() -> Path | None:
     return None if on_path is None else Path(on_path).resolve()
 
 
-def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
+def render_config(settings: ProgramSettings, directory: Path, port: int, version: str) -> str:
+    is_bounded = tuple(map(int, re.findall("[0-9]+", version)[:2])) >= (2, 15)
     lines = [
         "server_name: loadgen",
         # The server insists on a listener for its own protocol.
@@ -44,6 +46,8 @@ def render_config(settings: ProgramSettings, directory: Path, port: int) -> str:
         "max_connections: 1000000",
         f"jetstream {{ store_dir: {json.dumps(str(directory))}",
         *(["  sync_interval: always"] if settings.save_each else []),
+        # The default of 2.15 is 1,000 subscriptions at QoS 1 and 2, of all devices together.
+        *(["  limits { default_max_consumers: -1 }"] if is_bounded else []),
         "}",
         f"mqtt {{ host: {json.dumps(settings.host)}, port: {port}",
         # The window of a client, as in the private Mosquitto.
@@ -88,8 +92,10 @@ def nats(settings: ProgramSettings) -> Program:
     if settings.save_each:
         synced = "and syncs the files to disk first"
 
+    version = printed_version(program, "--version", b"nats-server: v")
+
     def rendered(settings: ProgramSettings, directory: Path, port: int) -> str:
-        return render_config(settings, directory / "data", port)
+        return render_config(settings, directory / "data", port, version)
 
     def configure(directory: Path, port: int) -> list[str]:
         config = directory / "nats.conf"
@@ -98,7 +104,7 @@ def nats(settings: ProgramSettings) -> Program:
 
     return Program(
         "nats",
-        printed_version(program, "--version", b"nats-server: v"),
+        version,
         configure,
         ready=b"Server is ready",
         failures=("[FTL]", "nats-server:"),

@@ -28,6 +28,7 @@ async def test_it_delivers_and_leaves_nothing(client: ClientMaker, qos: int) -> 
         pid, directory = broker.pid, broker.log.parent
         assert (directory / "data").is_dir()
         assert [*broker.configuration] == (directory / "nats.conf").read_text().splitlines()
+        assert "  limits { default_max_consumers: -1 }" in broker.configuration
     assert [message.payload for message in subscriber.messages] == payloads
     assert not psutil.pid_exists(pid)
     assert not directory.exists()
