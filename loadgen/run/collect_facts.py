@@ -39,7 +39,8 @@ def facts_of(
     complete = len(closings) == len(plan.workers)
     witness = witness_of(closings if complete else ())
     window, total = _counted(plan, state, witness, "measure"), _counted(plan, state, witness)
-    observed = not (losses or state.abandoned or witness.unread)
+    unread = 0 if state.waiting else witness.unread  # while messages come, some bytes are unread
+    observed = not (losses or state.abandoned or unread)
     ledgers = ledgers_of(window, total, observed=observed)
     in_window, in_run = ledger.with_acknowledged(*ledgers, state.lost_unacknowledged)
     case, bound_s = case_of(plan.scenario.case), plan.scenario.latency_bound
@@ -73,7 +74,7 @@ def facts_of(
             workers_lost=tuple(loss.worker for loss in losses),
             hosts_of_lost=tuple(dict.fromkeys(loss.host for loss in losses if loss.host)),
             loss=losses[0].detail if losses else "",
-            unread=witness.unread,
+            unread=unread,
         ),
         connects=connects,
         schedule=_schedule(plan, state, connects.overdue),
