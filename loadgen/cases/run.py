@@ -60,6 +60,7 @@ _KINDS = {
     "qos": _QOS,
     "size": shared.PAYLOAD_SIZE,
     "retain": fields.Flag(),
+    "messages": fields.Count(1, 2**32 - 1),
     "max_unacknowledged": fields.Count(1, 65_535),
     "subscribe": fields.Texts("filter"),
     "subscribe_qos": _QOS,
@@ -80,8 +81,8 @@ _KINDS = {
     "stages": Stages(),
 }
 _OF_PUBLISHING = (
-    *("rate", "size", "retain", "max_unacknowledged", "payload", "payload_template"),
-    *("expiry", "user_properties"),
+    *("rate", "size", "retain", "messages", "max_unacknowledged", "payload"),
+    *("payload_template", "expiry", "user_properties"),
 )
 _OF_SUBSCRIBING = ("subscribe_qos", "acknowledge_every")
 _OF_MQTT_5 = ("expiry", "user_properties", "session_expiry")
@@ -216,6 +217,7 @@ def _group(scenario: Groups, table: Mapping[str, Any], rate: float) -> DeviceGro
             tuple(table.get("size", scenario.size)),
             scenario.arrivals,
             table.get("max_unacknowledged", scenario.max_unacknowledged),
+            messages=table.get("messages", 0),
             payload=table.get("payload"),
             payload_template=table.get("payload_template"),
             expiry_s=table.get("expiry") and round(table["expiry"]),

@@ -35,6 +35,7 @@ class Publisher(Record):
     arrival: Int32
     device: Int32  # row of the device that publishes it
     deliveries: Int32  # that each message must have
+    messages: Int64  # that it sends, 0 for no limit
 
 
 class ProgramStep(Record):
@@ -133,7 +134,8 @@ def load_of(
 def advance(publisher: Publisher, program: Rows[ProgramStep], seed: int) -> int:
     """Move the publisher to its next message; return its due time in ns."""
     sequence = publisher.sequence + 1
-    load_ns = _load_of_message(publisher, sequence, seed)
+    is_over = 0 < publisher.messages <= sequence
+    load_ns = _NEVER_NS if is_over else _load_of_message(publisher, sequence, seed)
     publisher.sequence = sequence
     publisher.load_ns = load_ns
     # In a closed loop the publisher that sent least recently comes first.

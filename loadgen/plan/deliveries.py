@@ -219,7 +219,7 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
     for group in groups:
         matches = list(received_by(groups, group.name, brokers))
         for at, match in enumerate(matches):
-            _require_stored(match)
+            _require_stored(match, groups)
             for other in matches[:at]:
                 if other.source == match.source and _overlap(match, other):
                     raise ScenarioError(
@@ -239,16 +239,32 @@ def require_exact(groups: tuple[DeviceGroup, ...], brokers: int = 1) -> None:
         sharing |= dict.fromkeys(shared, group)
 
 
-def _require_stored(match: Flow) -> None:
+def _require_stored(match: Flow, groups: tuple[DeviceGroup, ...]) -> None:
     """Refuse messages that a device may miss while it is away by its stages."""
     group, subscribes = match.receivers, match.receivers.subscribes
-    if not group.stages or subscribes is None:
+    if not group.stages or subscribes is None or _is_retained(match, groups):
         return
     sender = match.source.senders
     expires = sender.publishes is not None and sender.publishes.expiry_s is not None
     if group.clean_start or expires or not min(subscribes.qos, match.source.qos):
         values = {"group": group.name, "filter": shown(match.filter), "sender": sender.name}
         raise ScenarioError(PLAN_TEXT.STAGES_NOT_STORED(**values))
+
+
+def _is_retained(match: Flow, groups: tuple[DeviceGroup, ...]) -> bool:
+    """Return True if each message is the only one of its topic, and a later subscriber gets it."""
+    source, sent = match.source, match.source.senders.publishes
+    if sent is None or sent.messages != 1 or match.shared or not _has_own_topics(source, groups):
+        return False
+    # A broker may discard a retained message of QoS 0 (MQTT 5, 3.3.1.3).
+    return sent.retain and sent.qos > 0 and sent.expiry_s is None and not source.is_response
+
+
+def _has_own_topics(source: TopicSource, groups: tuple[DeviceGroup, ...]) -> bool:
+    """Return True if no two devices publish to the same topic of a source."""
+    sent = [one.publishes for one in groups if one.publishes is not None]
+    same = [one for one in sent if _may_be_equal(one.arrives_as or one.topic, source.topic)]
+    return source.senders.distinct(source.topic) == source.senders.count and len(same) == 1
 
 
 def require_ordered(
@@ -259,18 +275,15 @@ def require_ordered(
     A stream needs separate topics, due times that follow from its numbers, and subscribers that get
     each message once. `returns`: devices may lose their connection and reconnect.
     """
-    topics: dict[str, str] = {}
     for match in matches_of(groups, brokers):
         source, senders, sent = match.source, match.source.senders, match.source.senders.publishes
         if sent is None:
             continue
-        topics[senders.name] = source.topic
-        same = [topic for topic in topics.values() if _may_be_equal(topic, source.topic)]
         faults = {
             "responding": source.is_response,
-            "unsteady": not sent.rate or sent.arrivals == "poisson",
+            "unsteady": not sent.rate or sent.messages > 0 or sent.arrivals == "poisson",
             "retained": sent.retain,
-            "joined": senders.distinct(source.topic) < senders.count or len(same) > 1,
+            "joined": not _has_own_topics(source, groups),
             "shared": match.shared,
             "leaving": returns or senders.stages or match.receivers.stages,
         }

@@ -23,10 +23,9 @@ from loadgen.plan.groups import (
     target_url,
     usable_addresses,
 )
-from loadgen.plan.plan import Brokers, Plan, rooted
+from loadgen.plan.plan import Brokers, Plan, rate_in_window, rooted
 from loadgen.plan.scenario import INSTANCES_LIMIT, processors_of
 from loadgen.plan.spread import Shares, costed, most_workers, spread, workers_for_load
-from loadgen.plan.stages import presence
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
 
@@ -500,8 +499,7 @@ def describe_group(plan: Plan, group: DeviceGroup) -> dict[str, object]:
         publishes = described["publishes"]
         outside_bytes = plan.scenario.outside_bytes
         publishes["size_bytes"] = [size - outside_bytes for size in group.publishes.size_bytes]
-        present = presence(group.stages, group.count, plan.phases.duration_s)
-        publishes["rate"] = group.publishes.rate * present
+        publishes["rate"] = rate_in_window(group, plan.phases)
         deliveries = mean_deliveries(group, plan.groups, plan.separate_count)
         whole = int(deliveries) if deliveries.is_integer() else round(deliveries, 3)
         publishes |= {"topics": group.distinct(group.publishes.topic), "deliveries": whole}

@@ -73,6 +73,7 @@ class Publishes:
     payload_template: str | None = None
     expiry_s: int | None = None  # Message Expiry Interval
     user_properties: tuple[tuple[str, str], ...] = ()
+    messages: int = 0  # that a device sends at most, 0 for no limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
@@ -25,7 +26,7 @@ from loadgen.plan.groups import (
 )
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps
 from loadgen.plan.scenario import ENCRYPTED, Scenario
-from loadgen.plan.stages import longest_absence_s
+from loadgen.plan.stages import longest_absence_s, presence
 from loadgen.plan.thresholds import Threshold, parse_threshold
 from loadgen.plan.units import shown
 from loadgen.sentences import PLAN_TEXT
@@ -244,6 +245,15 @@ def phases_of(scenario: Scenario) -> PhasePlan:
         rates=rates,
         settle_s=scenario.settle if "schedule" in scenario.parts else 0.0,
     )
+
+
+def rate_in_window(group: DeviceGroup, phases: PhasePlan) -> float:
+    """Return the mean rate at which a group publishes by plan in the window."""
+    sent, window_s = group.publishes, phases.duration_s
+    if sent is None or not sent.rate:
+        return 0.0
+    most_s = sent.messages * group.count / sent.rate if sent.messages else inf
+    return sent.rate * presence(group.stages, group.count, window_s, phases.warmup_s, most_s)
 
 
 def _needs(scenario: Scenario, groups: tuple[DeviceGroup, ...]) -> BrokerNeeds:

@@ -7,6 +7,7 @@ the first stage holds before it. The schedule of a device that is away stands st
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 
 STAGES_LIMIT = 100
 
@@ -48,17 +49,21 @@ def longest_absence_s(stages: Sequence[Stage], count: int, start_s: float, end_s
     )
 
 
-def presence(stages: Sequence[Stage], count: int, seconds: float) -> float:
-    """Return the mean share of a group's devices that are connected in a window."""
-    if not stages:
-        return 1.0
-    away_s = sum(
-        min(end_s, seconds) - max(begin_s, 0.0)
-        for device in range(count)
-        for begin_s, end_s in absences(stages, device)
-        if begin_s < seconds and end_s > 0
-    )
-    return 1.0 - away_s / (count * seconds)
+def presence(
+    stages: Sequence[Stage], count: int, seconds: float, warmup_s: float = 0.0, most_s: float = inf
+) -> float:
+    """Return devices' mean share of a window, each with `most_s` at most, warm-up included."""
+    stages, count = (stages, count) if stages else ((Stage(0.0, 1),), 1)
+    total_s = 0.0
+    for device in range(count):
+        away_s = sum(
+            min(end_s, seconds) - max(begin_s, 0.0)
+            for begin_s, end_s in absences(stages, device)
+            if begin_s < seconds and end_s > 0
+        )
+        before_s = warmup_s * (device < stages[0].devices)
+        total_s += min(seconds - away_s, max(most_s - before_s, 0.0))
+    return total_s / (count * seconds) if seconds else 1.0
 
 
 def stage_fault(stages: Sequence[Stage], count: int) -> str | None:

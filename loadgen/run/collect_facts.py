@@ -18,7 +18,7 @@ from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.deliveries import delivered_rate, direct_senders
 from loadgen.plan.groups import may_leave, sent_qos, slow_group
-from loadgen.plan.plan import Plan
+from loadgen.plan.plan import Plan, rate_in_window
 from loadgen.plan.scenario import HEADER_BYTES
 from loadgen.plan.stages import presence
 from loadgen.run.host_watch import GAP_NS, HostSample, between, network_within
@@ -273,10 +273,10 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
     publishers = sum(group.count for group in publishing)
     rate = _rate(plan)
     owed_by_leave = rate * _seconds_away(plan, publishers)
-    leaving = [group for group in plan.groups if group.subscribes is not None and may_leave(group)]
-    away_s = _seconds_away(plan, sum(group.count for group in leaving))
+    reading = [group for group in plan.groups if group.subscribes is not None]
+    away_s = _seconds_away(plan, sum(group.count for group in reading if may_leave(group)))
     seconds = plan.phases.duration_s
-    away_s += sum(seconds * (1 - presence(one.stages, one.count, seconds)) for one in leaving)
+    away_s += sum(seconds * (1 - presence(one.stages, one.count, seconds)) for one in reading)
     if (seen := state.backlog) and seen.end_ns - seen.last_absence_ns > BACKLOG_EDGE_NS:
         owed_by_leave = away_s = 0.0  # all devices were back well before the end
     names = [group.name for group in publishing if not group.is_closed]
@@ -301,11 +301,7 @@ def _schedule(plan: Plan, state: RunState, overdue: int) -> Schedule:
 
 
 def _rate(plan: Plan) -> float:
-    return sum(
-        group.publishes.rate * presence(group.stages, group.count, plan.phases.duration_s)
-        for group in plan.groups
-        if group.publishes is not None
-    )
+    return sum(rate_in_window(group, plan.phases) for group in plan.groups)
 
 
 def _seconds_away(plan: Plan, devices: int) -> float:

@@ -289,6 +289,8 @@ def _publishers(
     publishers["phase_ns"] = np.where(publishers["arrival"] == pacer.CONSTANT, phases_ns, 0.0)
     publishers["sequence"] = -1
     publishers["deliveries"] = deliveries
+    most = [owner.publishes.messages if owner.publishes else 0 for owner in plan.groups]
+    publishers["messages"] = np.array(most, np.int64)[owners]
     return publishers
 
 

@@ -46,6 +46,7 @@ def test_each_key_has_its_place_in_a_group() -> None:
         Publishes(
             *("senders/{topic}/d{device}", 2000.0, 1, True, (64, 100), "poisson", 7),
             payload="body.json",
+            messages=9,
             expiry_s=30,
             user_properties=(("site", "north"),),
         ),

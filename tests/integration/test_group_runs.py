@@ -95,15 +95,19 @@ async def test_random_groups_receive_what_the_rules_say(tmp_path: Path, seed: in
 
 
 @needs_mosquitto
-async def test_a_storm_of_returning_sessions_has_its_times(tmp_path: Path) -> None:
-    scenario = build_scenario("run", table("storm"), {})
+@pytest.mark.parametrize(("name", "count", "least"), [("storm", 20, 290), ("retained", 2, 100)])
+async def test_devices_that_come_later_have_their_times(
+    tmp_path: Path, name: str, count: int, least: int
+) -> None:
+    scenario = build_scenario("run", table(name), {})
     result = await run(scenario, tmp_path / "run")
     assert not faults(result.verdict.reasons), result.verdict
     document = manifest(tmp_path / "run")
     (seen,) = document["observed"]["run"]["returns"]
-    assert (seen["group"], seen["returned"]) == ("sleepers", 20)
-    # All messages, of half a second of warm-up and one of the window.
-    assert seen["stored"] == document["ledger"]["run"]["intact"] >= 290
+    assert (seen["group"], seen["returned"]) == ("sleepers", count)
+    # All messages: in a storm, of half a second of warm-up and one of the window.
+    ledger = document["ledger"]["run"]
+    assert seen["stored"] == ledger["intact"] == ledger["expected"] >= least
     assert 0 < seen["back_seconds"] <= seen["catch_up_seconds"] < 0.8
     assert seen["catch_up_rate"] == seen["stored"] / seen["catch_up_seconds"]
     shown = {row.name: row.value for row in summarize_run(tmp_path / "run").rows}

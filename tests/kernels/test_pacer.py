@@ -268,6 +268,13 @@ def test_a_rate_that_is_none_is_refused(factor: float) -> None:
         pacer.with_rate(pacer.make_program(START_NS), START_NS + S, factor)
 
 
+def test_a_publisher_falls_silent_after_its_messages() -> None:
+    one = Publishers([0], S, pacer.CONSTANT)
+    one.rows["messages"] = 3
+    assert one.dues(3) == [START_NS, START_NS + S, START_NS + 2 * S]
+    assert one.step() > LATEST_NS >> 1 and one.owed(START_NS + 9 * S) == 0
+
+
 # --- what is owed ---------------------------------------------------------------------------
 
 

@@ -24,6 +24,9 @@ def test_presence_is_a_mean_over_devices_and_window() -> None:
     assert presence((), 4, 10) == 1
     assert presence((Stage(0, 0), Stage(4, 4)), 4, 10) == 0.6
     assert presence((Stage(0, 2), Stage(5, 1)), 4, 10) == 0.375
+    # Two devices stop 3 s after the warm-up began, 1 s before the window, and two 3 s after 5 s.
+    assert presence((), 4, 10, 2, 3) == 0.1
+    assert presence((Stage(0, 2), Stage(5, 4)), 4, 10, 2, 3) == 0.2
 
 
 def test_stages_follow_each_other() -> None:
