@@ -196,7 +196,8 @@ def test_half_of_the_p99_is_remarked(own_us: float, p99_us: float, shares: list[
 
 @pytest.mark.parametrize(("window_s", "found", "unknown"), rows_of("judge.unwatched"))
 def test_what_nobody_watched_is_unknown(window_s: float, found: list[Any], unknown: bool) -> None:
-    gap = DelayGap(*found, watcher="worker" not in found[0])
+    name, from_s, stopped_s = found
+    gap = DelayGap(name, from_s, stopped_s, watcher="worker" not in name)
     own, bounds = OwnDelay(gaps=(gap,)), replace(BOUNDS, window_s=window_s)
     assert is_saturated(own, bounds) is unknown
     processes = [one["process"] for one in own_delay.unwatched(Generator(own_delay=own), bounds)]

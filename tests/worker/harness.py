@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import orjson
 
@@ -510,7 +510,7 @@ class FakeBroker:
         self._listener = listen(host)
         self.port: int = self._listener.getsockname()[1]
 
-    async def __aenter__(self) -> "FakeBroker":
+    async def __aenter__(self) -> Self:
         self.server = await asyncio.start_server(
             self._accept, sock=self._listener, limit=1 << 20, **self.options
         )

@@ -59,7 +59,7 @@ def test_a_session_lasts_as_long_as_its_expiry(
 
 
 @pytest.mark.parametrize("limit", [{"maximum_qos": 0}, {"maximum_packet_size": PACKET_BYTES - 1}])
-def test_a_device_that_may_not_do_as_planned_leaves(player: Player, limit: dict[str, int]) -> None:
+def test_a_device_that_may_not_do_as_planned_leaves(player: Player, limit: dict[str, Any]) -> None:
     accept(player, 0, maximum_packet_size=PACKET_BYTES)
     assert len(player.publish(START_NS)) == PACKET_BYTES
     assert accept(player, 1, **limit) == encode(Disconnect(), 5)
