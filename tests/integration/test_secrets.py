@@ -209,6 +209,7 @@ async def test_a_password_in_a_scenario_file_stays_there(
     async with run_secured(username="u", password=PASSWORD) as broker:
         login = f"u:{quote(PASSWORD, safe='')}"
         file.write_text(f'broker = "mqtt://{login}@{broker.endpoints[0].address}"\n')
+        file.chmod(0o644)
         status, said, seen = await called(
             *("connburst", "--devices", "3", "--warmup", "0", "--duration", "1"),
             *("--quiet", "--scenario", str(file), "--out", str(out)),

@@ -47,7 +47,7 @@ def test_a_run_is_its_owners_alone(tmp_path: Path) -> None:
         # Who makes the directory says who may read it.
         (tmp_path / "o").mkdir()
         fill(tmp_path / "o")
-        os.umask(0o277)
+        os.umask(0o037)
         (tmp_path / "t").mkdir(0o700)
         (tmp_path / "t").chmod(0o777)
         write_json(tmp_path / "t" / "g", {})
@@ -59,7 +59,7 @@ def test_a_run_is_its_owners_alone(tmp_path: Path) -> None:
     assert modes(tmp_path / "s") == {"s": "700", "f": "600"}
     public = {"intervals": "755", "a": "644", "b": "644", "d": "755", "e": "644"}
     assert modes(tmp_path / "o") == {"o": "755"} | public
-    assert modes(tmp_path / "t") == {"t": "777", "g": "400"}
+    assert modes(tmp_path / "t") == {"t": "777", "g": "640"}
 
 
 def test_new_directories_of_one_second_differ_and_empty_ones_are_given_back(

@@ -28,7 +28,7 @@ from loadgen.sentences import RUN_TEXT, read_table
 WINDOWS_S = (900.0, 300.0, 120.0, 60.0, 30.0, 20.0, 10.0, 5.0, 3.0, 2.0, 1.0)
 """Windows of a step, of which a budget gets the longest that fits."""
 REPEAT = 3  # runs of an item without a search; a search confirms by as many windows
-_STEPS = 12
+_STEPS, _WHOLE_STEPS = 12, 9
 _STEP_OVERHEAD_S = 2.1
 _SHARE_OF_WINDOW = 0.5
 _RUN_OVERHEAD_S = 5.0
@@ -88,8 +88,9 @@ class ReportItem:
             run_s = self.duration_s(window_s) + _WARMUP_S + _RUN_OVERHEAD_S
             return self.points * self.repeat * run_s
         # The steps of the other cases end early.
-        share = 1.0 if CASES[self.case].disclosure else _SHARE_OF_WINDOW
-        steps_s = _STEPS * (share * window_s + _STEP_OVERHEAD_S)
+        is_whole = bool(CASES[self.case].disclosure)
+        steps, share = (_WHOLE_STEPS, 1.0) if is_whole else (_STEPS, _SHARE_OF_WINDOW)
+        steps_s = steps * (share * window_s + _STEP_OVERHEAD_S)
         return self.points * (steps_s + REPEAT * window_s + _RUN_OVERHEAD_S)
 
 

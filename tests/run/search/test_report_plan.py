@@ -84,6 +84,10 @@ def test_a_budget_sets_the_window_and_leaves_out_what_does_not_fit() -> None:
     fitting = {one.item.name for one in short.measurements}
     assert {one.item.name for one in short.left_out} & fitting == set()
     assert "fanin" in fitting and "fanout" not in fitting and "connburst" in fitting
+    # `--quick` has each row of the score card.
+    broker = ReportBroker("D", ("mosquitto",))
+    quick = {one.item.name for one in report_plan([broker], {}, budget_s=540).measurements}
+    assert {item.name for item in report_items() if item.rows} <= quick
 
 
 def test_a_search_confirms_and_runs_repeat() -> None:
