@@ -234,6 +234,7 @@ class Fleet(Arrays):
     senders: Rows[Sender]
     window: Grid[InFlight]
     received_ids: ByteRows
+    fresh_ids: ByteRows  # one row: of the messages of QoS 2 in the bytes at hand
     released_ids: ByteRows  # of PUBREL packets on this connection
     doubtful_ids: ByteRows  # both of these when connections broke, without those seen again
     held_ids: Int64Rows

@@ -109,7 +109,7 @@ def receive_packets(
     position, written = 0, 0
     limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
     is_first = device.state == AWAIT_CONNACK
-    fresh_id = 0  # of the last message of QoS 2 in these bytes, whose PUBREC is not sent yet
+    has_fresh = False  # True if these bytes have new messages of QoS 2: no PUBREC is sent yet
     if device.body_left > 0:
         position, written = _take_body(fleet, row, end, now_ns, handlers)
     while position < end:
@@ -122,7 +122,8 @@ def receive_packets(
             break
         if status == mqtt.TOO_LARGE:
             push_event(fleet, BROKEN, row, _PACKET_TOO_LARGE, now_ns)
-            return end, written
+            position = end
+            continue
         if first_byte == _REPEATED_PUBREL and version == MQTT_3_1:
             buffer[position] = PUBREL << 4 | 2  # with DUP, as MQTT 3.1 allows in its section 2.1
             continue
@@ -146,7 +147,8 @@ def receive_packets(
                     place = (start, topic, topic_end, payload, body_end, packet_id)
                     message = _message(row, now_ns, place, first_byte, body_crc)
                 written = _publish(fleet, message, written, handlers)
-            fresh_id = packet_id if fleet.totals.unreleased > unreleased else fresh_id
+            if fleet.totals.unreleased > unreleased:
+                has_fresh |= in_flight.accept_qos2(fleet.fresh_ids, 0, packet_id)
             is_stray = status != mqtt.OK or fleet.totals.strays > strays
             if is_stray and (status != mqtt.OK or not mqtt.is_topic(buffer, topic, topic_end)):
                 wrong, written = violations.MALFORMED, before
@@ -155,7 +157,8 @@ def receive_packets(
         elif PUBACK <= kind <= PUBCOMP:
             status, packet_id, reason = mqtt.ack_fields(buffer, kind, body, packet_end, version)
             if status == mqtt.OK:
-                if kind == PUBREL and packet_id == fresh_id:
+                may_be_early = kind == PUBREL and has_fresh
+                if may_be_early and in_flight.is_unreleased(fleet.fresh_ids, 0, packet_id):
                     violate(fleet, row, violations.UNKNOWN_PUBREL, now_ns)
                 ack = Acknowledgement(row, now_ns, position, packet_end, kind, packet_id, reason)
                 written = _on_ack(fleet, ack, written, handlers)
@@ -171,7 +174,7 @@ def receive_packets(
                 violate(fleet, row, violations.UNREQUESTED_PINGRESP, now_ns)
         else:
             if not counting.room_for_events(fleet, packet_end - position):
-                return position, written
+                break
             is_first = False
             if kind == CONNACK and device.state == CONNECTED:
                 wrong = violations.UNEXPECTED_PACKET
@@ -180,8 +183,9 @@ def receive_packets(
                 push_bytes(fleet, event, row, kind, now_ns, buffer, position, packet_end)
         if wrong != _NO_VIOLATION:
             _break(fleet, row, wrong, now_ns)
-            return end, written
-        position = packet_end
+        position = packet_end if wrong == _NO_VIOLATION else end
+    if has_fresh:
+        fleet.fresh_ids[0, :] = 0
     return position, written
 
 

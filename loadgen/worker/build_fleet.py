@@ -57,6 +57,7 @@ from loadgen.worker.clock import clock_ns, clock_words
 from loadgen.worker.logins import connect_of, listed_clients
 from loadgen.worker.shared_counts import SharedPage, private_page
 
+_SLOTS_OF_A_GROUP = len(SERIES) * len(INTENDED_PHASES)
 _BUFFER_BYTES = 256 * 1024
 _WHOLE_BYTES = 64 * 1024  # longest message that a connection can store whole; longer ones stream
 _BODY_STATE_BYTES = 8  # the state of a body that is streamed, after its head
@@ -409,8 +410,7 @@ def build_fleet(
     connect_packets, connect_ends = joined(rows.connects)
     addresses, address_bytes = _addresses((one.host, one.port) for one in plan.targets)
     source, source_bytes = _addresses((groups.source_of(one, worker), 0) for one in plan.groups)
-    slots = len(plan.groups) * len(SERIES) * len(INTENDED_PHASES)
-    whole_bytes = _whole_limit(plan)
+    slots, whole_bytes = len(plan.groups) * _SLOTS_OF_A_GROUP, _whole_limit(plan)
     buffer_bytes = max(_BUFFER_BYTES, 2 * whole_bytes)
     out_bytes = _out_bytes(plan, rows, buffer_bytes)
     return PlannedFleet(
@@ -444,6 +444,7 @@ def build_fleet(
         senders=Sender.rows(rows.senders),
         window=InFlight.grid(rows.window, rows.senders),
         received_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
+        fresh_ids=np.zeros((1, RECEIVED_BYTES), np.uint8),
         released_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         doubtful_ids=np.zeros((rows.receivers, RECEIVED_BYTES), np.uint8),
         held_ids=np.zeros((rows.holders, rows.held), np.int64),

@@ -31,7 +31,7 @@ from loadgen.mqtt.packets import (
     PubRel,
     SubAck,
 )
-from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET
+from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET, UNKNOWN_PUBREL
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Subscribes
 from loadgen.worker.build_fleet import build_fleet, plan_schedule
@@ -440,6 +440,22 @@ def test_a_stream_split_anywhere_does_what_the_whole_does(
     assert whole.tail == split.tail
     assert whole.events() == split.events()
     assert whole.state() == split.state()
+
+
+@pytest.mark.parametrize(("released", "early"), [((5,), 1), ((6, 5), 2), ((5, 5), 2), ((), 0)])
+def test_a_pubrel_in_the_bytes_of_its_message_is_early(
+    released: tuple[int, ...], early: int
+) -> None:
+    bench = Bench(qos=2)
+    sent = b"".join(publish(message(n), qos=2, packet_id=5 + n) for n in (0, 1))
+    bench.receive(bench.subscriber, sent + b"".join(encode(PubRel(n), 4) for n in released))
+    assert bench.fleet.violations[UNKNOWN_PUBREL] == early + (len({*released}) < len(released))
+    assert not bench.fleet.fresh_ids.any()
+    # What was in earlier bytes has its PUBREC.
+    bench.receive(bench.subscriber, publish(message(2), qos=2, packet_id=9))
+    before = bench.fleet.violations[UNKNOWN_PUBREL]
+    bench.receive(bench.subscriber, encode(PubRel(9), 4))
+    assert bench.fleet.violations[UNKNOWN_PUBREL] == before
 
 
 # --- receive: what breaks the protocol -------------------------------------------------------
