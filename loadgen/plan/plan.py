@@ -281,6 +281,11 @@ def _require_consistent(plan: Plan, *, returns: bool) -> None:
                 raise ScenarioError(PLAN_TEXT.NOT_ENCRYPTED(option=option_of(written)))
     if not plan.phases.drain_s and any(group.publishes for group in plan.groups):
         raise ScenarioError(PLAN_TEXT.NO_DRAIN())
+    sending = [group for group in plan.groups if group.publishes and group.publishes.rate]
+    # What a subscriber that comes later receives is a result, too.
+    waiting = any(group.subscribes is not None and group.stages for group in plan.groups)
+    if sending and not (waiting or any(rate_in_window(one, plan.phases) for one in sending)):
+        raise ScenarioError(PLAN_TEXT.NOTHING_DUE())
     for group in plan.groups:
         if group.is_closed and sent_qos(group) == 0:
             raise ScenarioError(PLAN_TEXT.CLOSED_QOS(group=group.name))
