@@ -46,7 +46,8 @@ _UNANSWERED = (
     "a request without a response: the window of unacknowledged ones is full; "
     "raise --max-unacknowledged"
 )
-_EXPIRY_EARLY_S, _EXPIRY_LATE_S = 1.0, 5.0  # brokers count whole seconds, and look at times
+_EXPIRY_EARLY_S, _EXPIRY_LATE_S = 1.0, 5.0
+"""Brokers count whole seconds, and may remove a session some time after its expiry."""
 _RECEIVE_MAXIMUM = 65_535  # if CONNACK has none (MQTT 5, 3.2.2.3.3)
 _PACKET_LIMIT = 1 << 20
 _REASON_CHARACTERS = 300  # of the broker's text, which the coordinator escapes

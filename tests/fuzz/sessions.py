@@ -69,7 +69,13 @@ class Player:
     """The devices of one worker without a server: publishers first, then a subscriber."""
 
     def __init__(
-        self, version: int, published: int, requested: int, count: int = 1, batch: int = 1
+        self,
+        version: int,
+        published: int,
+        requested: int,
+        count: int = 1,
+        batch: int = 1,
+        **fields: Any,
     ) -> None:
         publishes = Publishes("t/{topic}", 1.0, published, window=4)
         subscribes = Subscribes(("t/+",), requested, batch)
@@ -78,7 +84,7 @@ class Player:
             DeviceGroup("subscribers", 1, subscribes=subscribes, clean_start=False),
         )
         reconnect = Reconnect(1.0, 1.0, 0.0)
-        plan = small_plan(groups, run_tag=9, version=version, reconnect=reconnect)
+        plan = small_plan(groups, run_tag=9, version=version, reconnect=reconnect, **fields)
         self.fleet: PlannedFleet = build_fleet(plan, plan.workers[0])
         self.fleet.replace(copies=many_rows(Copy, 1 << 10))
         self.fleet.run.measure_ns, self.fleet.run.end_ns = START_NS, START_NS + 10**6 * S

@@ -11,6 +11,7 @@ from loadgen.mqtt import violations
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.packets import ConnAck, Disconnect
 from loadgen.mqtt.properties import Properties
+from loadgen.plan.plan import PhasePlan
 from tests.fuzz.sessions import START_NS, Player
 from tests.tables import rows_of
 
@@ -56,6 +57,15 @@ def test_a_session_lasts_as_long_as_its_expiry(
     accept(player, 2, present=present, session_expiry_interval=stated_s or None)
     found = [getattr(violations, wrong)] if wrong else []
     assert np.flatnonzero(player.fleet.violations).tolist() == found
+
+
+@pytest.mark.parametrize(("given_s", "state"), [(9, CLOSED), (10, CONNECTED), (None, CONNECTED)])
+def test_a_session_that_ends_before_the_run_is_refused(given_s: int | None, state: int) -> None:
+    player = Player(5, 1, 1, phases=PhasePlan(warmup_s=1, duration_s=5, drain_s=4))
+    player.begin()
+    accept(player, 1, session_expiry_interval=given_s)
+    assert player.fleet.devices["state"][1] == state
+    player.end()
 
 
 @pytest.mark.parametrize("limit", [{"maximum_qos": 0}, {"maximum_packet_size": PACKET_BYTES - 1}])

@@ -239,9 +239,11 @@ class Hosts:
         await together(*(a.ask(r, _ANSWER_S) for a, r in zip(self.agents, requests, strict=True)))
 
     def assign(self, plan: Plan) -> tuple[RemoteHost, ...]:
-        for number, agent in enumerate(self.agents):
-            rows = [row for row, worker in enumerate(plan.workers) if worker.host == number]
-            agent.assign(rows, plan.behaviour)
+        rows: list[list[int]] = [[] for _ in self.agents]
+        for row, worker in enumerate(plan.workers):
+            rows[worker.host].append(row)
+        for agent, of_host in zip(self.agents, rows, strict=True):
+            agent.assign(of_host, plan.behaviour)
         return self.agents
 
     def shared_machines(self) -> list[Text]:
