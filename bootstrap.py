@@ -118,7 +118,7 @@ def watched(command: Command, began_s: float) -> int:
                     shown = f"installed {len(new)} of {total} packages, now {last.stem}"
                 spent_s = time.monotonic() - began_s
                 left = f"about {last_s - spent_s:.0f} s left"
-                time_of = left if spent_s < last_s else f"{spent_s:.0f} s until now"
+                time_of = left if spent_s < last_s else f"{spent_s:.0f} s so far"
                 print(f"{start}{shown}; {time_of}", end=end, file=sys.stderr, flush=True)
         failed = Path(output.name).read_text() if status else ""
         print(f"{start}{failed}", end="", file=sys.stderr, flush=True)

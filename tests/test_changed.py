@@ -50,7 +50,7 @@ def test_the_set_up_shows_how_far_it_is_and_the_time_left(
     package = tmp_path / "lib" / "python3" / "site-packages" / "x-1.dist-info"
     steps = ("print('Collecting y', flush=True)", "sleep(1)", f"os.makedirs({str(package)!r})")
     code = "; ".join(("import os", "from time import sleep", *steps, "sleep(1)", "exit(3)"))
-    for spent_s, left in ((25, r"about 3\d s left"), (61, r"6\d s until now")):
+    for spent_s, left in ((25, r"about 3\d s left"), (61, r"6\d s so far")):
         assert bootstrap.watched([sys.executable, "-c", code], time.monotonic() - spent_s) == 3
         shown = capsys.readouterr().err
         assert re.search(f"Collecting y; {left}\n", shown)

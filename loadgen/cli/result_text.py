@@ -30,7 +30,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 _GAP = "  "
 _MOST_BARS = 40
 _MIB = 1 << 20
-_RETURNS = (("returned", "return", "device"), ("stored", "catch_up", "message"))
+_RETURNS = (("returns", "return", "return"), ("stored", "catch_up", "message"))
 _REPLACED = ("--rate", "-r", "--out", "-o")
 _ONLY_SHOWN = ("--json", "--quiet", "--long", "--closed")
 """Options that the suggested command does not repeat, with a value and without."""
@@ -137,7 +137,8 @@ def _parts(card: ScoreCard, directory: Path, paper: Paper) -> Iterator[tuple[str
         )
     for label, series, noun in _RETURNS:
         if (late := card.latency.get(series)) is not None and late.max_us is not None:
-            yield label, f"{counted(late.count, noun)}, the last after {duration(late.max_us)}"
+            latest = f"at most {duration(late.max_us)} after the return was due"
+            yield label, f"{counted(late.count, noun)}, {latest}"
     yield "processor", _processor(card, curves)
     if card.power is not None:
         yield "power", f"{number(card.power.watts)} W"

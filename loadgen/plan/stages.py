@@ -52,7 +52,10 @@ def longest_absence_s(stages: Sequence[Stage], count: int, start_s: float, end_s
 def presence(
     stages: Sequence[Stage], count: int, seconds: float, warmup_s: float = 0.0, most_s: float = inf
 ) -> float:
-    """Return devices' mean share of a window, each with `most_s` at most, warm-up included."""
+    """Return the share of a window for which devices are connected, as a mean.
+
+    Each counts for at most `most_s` seconds, of which the warm-up takes the first.
+    """
     stages, count = (stages, count) if stages else ((Stage(0.0, 1),), 1)
     total_s = 0.0
     for device in range(count):
@@ -61,8 +64,8 @@ def presence(
             for begin_s, end_s in absences(stages, device)
             if begin_s < seconds and end_s > 0
         )
-        before_s = warmup_s * (device < stages[0].devices)
-        total_s += min(seconds - away_s, max(most_s - before_s, 0.0))
+        left_s = most_s - warmup_s if device < stages[0].devices else most_s
+        total_s += min(seconds - away_s, max(left_s, 0.0))
     return total_s / (count * seconds) if seconds else 1.0
 
 

@@ -162,8 +162,8 @@ class Curves:
     connected: tuple[tuple[float, int], ...]
     """(seconds since the connect phase began, devices connected until then)"""
     processes: pa.Table
-    """A row per `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, and
-    `resident_bytes`."""
+    """A row per `worker` and second, at `at_s`: shares of a processor `used` and `waited` for, 0 to
+    1, and `resident_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)

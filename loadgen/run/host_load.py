@@ -129,4 +129,5 @@ async def quiet_host(limit_s: float, show: Callable[[Text], None]) -> None:
             return
         if now_s >= end_s:
             raise HostLimitError(RUN_TEXT.NOT_QUIET(seconds=limit_s, load=busy))
-        show(RUN_TEXT.WAITING(share=load.share, left=end_s - now_s))
+        quiet_s = min(QUIET_S, limit_s)
+        show(RUN_TEXT.WAITING(quiet=quiet_s, share=load.share, left=end_s - now_s))

@@ -87,6 +87,7 @@ async def test_a_host_must_be_quiet_for_ten_seconds(monkeypatch: pytest.MonkeyPa
     await quiet_host(60.0, shown.append)
     assert [line.values["share"] for line in shown] == [0.1, 1.0, 0.1, 1.0, *[0.1] * 4]
     assert [line.values["left"] for line in shown] == [58, 56, 54, 52, 50, 48, 46, 44]
+    assert {line.values["quiet"] for line in shown} == {10}
     assert max(map(len, shown)) < 80
     monkeypatch.setattr(host_load, "_ticks", Mock(side_effect=looks))
     with refused("NOT_QUIET", HostLimitError):

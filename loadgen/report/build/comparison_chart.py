@@ -24,7 +24,7 @@ MOST_SIDES, _MOST_RUNS = 12, 5  # maximum number of sides that are drawn, and of
 _SYMBOLS = {"INVALID": "x", "NOT CONFIRMED": "x", "at least": "triangle-up"}
 """Marks of points through which no line goes."""
 _LEGEND_ROW = 20  # height of two entries of a legend
-_DASHES = ("solid", "dash", "dot")  # of the figures of a side
+_DASHES = ("solid", "dash", "dot", "dashdot")  # of the figures of a side
 _TAIL = "p99"  # figure that is drawn below the others
 
 

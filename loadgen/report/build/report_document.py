@@ -52,7 +52,8 @@ class ReportFigure:
     """One figure of one broker; `value` is None without a limit, and `verdict` gives the reason.
 
     `spread` is a share of the value; a limit has none, as all its windows offered the same load.
-    `within` is the share by which the lowest load that failed exceeds it. `runs` are directories.
+    `within` is the share by which the lowest load that failed exceeds it. `runs` are directories
+    within that of the report.
     """
 
     case: str
