@@ -11,11 +11,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from loadgen.errors import HostLimitError, ScenarioError
+from loadgen.kernels.in_flight import RECEIVED_BYTES
 from loadgen.plan.deliveries import mean_deliveries
 from loadgen.plan.groups import (
     DeviceGroup,
     Network,
     Share,
+    Subscribes,
     Target,
     WorkerPlan,
     largest_payload_bytes,
@@ -51,6 +53,8 @@ DEVICE_BYTES = 3 << 10
 SOCKET_BYTES = 5 << 10
 """Kernel memory of both ends of a connection, for the broker may run on the same host."""
 TLS_BYTES = 49 << 10
+IDENTIFIER_BITMAPS = 3  # of a subscriber at QoS 2, RECEIVED_BYTES each
+WITHHELD_BYTES = 24  # of a message whose acknowledgement is withheld
 MEMORY_SHARE = 0.9
 
 PACKET_FLOOR_BYTES = 1 << 16
@@ -429,25 +433,33 @@ def needs_of(plan: Plan) -> Needs:
     )
 
 
-def device_bytes(encrypted: bool) -> int:
-    return DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if encrypted else 0)
+def device_bytes(group: DeviceGroup, encrypted: bool) -> int:
+    """Return the most memory that a device of a group needs, with both ends of its connection."""
+    subscribes = group.subscribes or Subscribes(())
+    needed = DEVICE_BYTES + SOCKET_BYTES + (TLS_BYTES if encrypted else 0)
+    if subscribes.qos == 2:
+        needed += IDENTIFIER_BITMAPS * RECEIVED_BYTES
+    if subscribes.acknowledge_every > 1:
+        needed += WITHHELD_BYTES * subscribes.acknowledge_every
+    return needed
 
 
 def needs_by_host(plan: Plan) -> list[Needs]:
     by_host: dict[int, list[WorkerPlan]] = {}
     for worker in plan.workers:
         by_host.setdefault(worker.host, []).append(worker)
-    each = device_bytes(plan.encrypted)
+    each = [device_bytes(group, plan.encrypted) for group in plan.groups]
     cores = [one.cores for one in costed(plan.groups, plan.separate_count)]
     body_bytes = largest_payload_bytes(plan.groups)
     needs = []
     for host in sorted(by_host):
         workers = by_host[host]
         held = [sum(share.count for share in worker.shares) for worker in workers]
+        devices = sum(each[s.group] * s.count for worker in workers for s in worker.shares)
         needs.append(
             Needs(
                 descriptors_per_worker=max(held) + SPARE_DESCRIPTORS,
-                memory_bytes=len(workers) * (WORKER_BYTES + body_bytes) + sum(held) * each,
+                memory_bytes=len(workers) * (WORKER_BYTES + body_bytes) + devices,
                 ports_per_source_address=_ports_used(plan, workers),
                 host=host,
                 devices=sum(held),

@@ -28,7 +28,7 @@ def role_needs(plan: Plan) -> list[dict[str, Any]]:
             "group": one.name,
             "hosts": sorted({host for group, host in parts if group == at}),
             "cores": one.cores * one.count,
-            "memory_bytes": fit.device_bytes(plan.encrypted) * one.count,
+            "memory_bytes": fit.device_bytes(plan.groups[at], plan.encrypted) * one.count,
         }
         for at, one in enumerate(costed(plan.groups, plan.separate_count))
     ]
@@ -91,14 +91,13 @@ def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tup
 def _least_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> int:
     """Return a lower bound of the hosts that a plan needs, from memory, descriptors and ports."""
     devices = sum(group.count for group in plan.groups)
-    most = [
-        int(host.memory_bytes * fit.MEMORY_SHARE) // fit.device_bytes(plan.encrypted),
-        fit.WORKERS_LIMIT * host.descriptors,
-    ]
+    needed = sum(fit.device_bytes(group, plan.encrypted) * group.count for group in plan.groups)
+    for_memory = -(-needed // max(1, int(host.memory_bytes * fit.MEMORY_SHARE)))
+    most = [fit.WORKERS_LIMIT * host.descriptors]
     loopback = all(target.host.startswith("127.") for target in targets)
     if plan.scenario.source_address is None and not loopback:
         most.append(host.local_ports * len(targets))
-    return -(-devices // max(1, min(most)))
+    return max(for_memory, -(-devices // max(1, min(most))))
 
 
 def _lacking(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> str:

@@ -205,6 +205,18 @@ class TestLimits:
         encrypted = needs_of(plan("connburst", targets=tls, devices="10k")).memory_bytes
         assert encrypted - plain == 10_000 * (49 << 10)
 
+    @pytest.mark.parametrize(
+        ("fields", "more_bytes"),
+        [({"qos": 2}, 3 * 8_192), ({"qos": 1, "acknowledge_every": 1_000}, 24 * 1_000)],
+    )
+    def test_identifiers_of_subscribers_take_memory(
+        self, fields: dict[str, object], more_bytes: int
+    ) -> None:
+        simple = needs_of(plan("persistent", pairs=500, qos=1)).memory_bytes
+        assert needs_of(plan("persistent", pairs=500, **fields)).memory_bytes == (
+            simple + 500 * more_bytes
+        )
+
     def test_a_run_tag_has_32_bits(self) -> None:
         with pytest.raises(ValueError, match="32 bits"):
             fit_plan(resolve(build_scenario("fanin", None, {})), SMALL, LOOPBACK, 1 << 32)
