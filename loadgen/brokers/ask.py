@@ -164,7 +164,7 @@ class BrokerConnection:
                 self.send(self.packet)
             answer = await self.receive()
             if not isinstance(answer, ConnAck):
-                raise RemoteProtocolError(f"{type(answer).__name__} came instead of CONNACK")
+                raise RemoteProtocolError(f"{type(answer).__name__.upper()} instead of CONNACK")
             self.connack = answer
         except (OSError, RemoteProtocolError, BrokerRefusedError) as error:
             self.error = error

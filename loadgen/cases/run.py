@@ -97,6 +97,7 @@ class GroupTables(fields.TextLine):
     """Tables of groups as canonical JSON text, so that equal groups have equal texts."""
 
     allowed = "tables of groups, such as [[group]] in a file"
+    shown_default = "ten publishers and one subscriber"
 
     def parse(self, value: object) -> str:
         try:

@@ -160,5 +160,5 @@ def progress_of(*, quiet: bool = False, notice: str = "") -> Iterator[Show]:
 def _heading(state: SweepState) -> str:
     values = ", ".join(f"{name}={value}" for name, value in state.point.values.items())
     repetition = f", repetition {state.repetition}" if state.repetition > 1 else ""
-    again = f", again ({state.again}): other load disturbed the run" if state.again else ""
+    again = f", attempt {state.again + 1}: other load disturbed the last one" if state.again else ""
     return f"{state.number} of {state.total}: {values}{repetition}{again}"

@@ -60,7 +60,7 @@ class Conditions:
         ]
         return tuple(
             JUDGE_TEXT.DIFFERENCE(
-                ours="not recorded" if here is None else _shown(name, here),
+                ours="not recorded for this run" if here is None else _shown(name, here),
                 published=_shown(name, there),
             )
             for name, there, here in pairs

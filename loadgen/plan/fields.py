@@ -206,9 +206,8 @@ class Seconds(Quantity):
     @property
     def range(self) -> str:
         noun = "whole seconds" if self.whole_seconds else "a time"
-        return (
-            f"{noun} from {Decimal(str(self.minimum)):f} to {self.maximum:,.0f} s (10, 500ms, 5m)"
-        )
+        least = f"{Decimal(str(self.minimum)):f}"
+        return f"{noun} from {least} to {self.maximum:,.0f} s (units: ms, s, m, h)"
 
     def parse(self, value: object) -> float:
         seconds = self.bounded(value, parse_seconds(value))
@@ -315,7 +314,7 @@ def _line(value: object) -> str:
     if any(ord(character) < 32 or 0x7F <= ord(character) < 0xA0 for character in value) or any(
         0xD800 <= ord(character) < 0xE000 for character in value
     ):
-        raise ValueError(f"{shown(redact_url(value))} holds control or undecodable characters")
+        raise ValueError(f"{shown(redact_url(value))} contains control characters or is not UTF-8")
     return value
 
 
@@ -347,7 +346,7 @@ class Texts(TextLine):
     def parse(self, value: object) -> tuple[str, ...]:
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, (list, tuple)):
-            raise ValueError(f"{shown(value)} is neither text nor a list of texts")
+            raise ValueError(f"{shown(value)} is neither text nor a list of strings")
         if len(items) > LIST_LIMIT:
             raise ValueError(f"{len(items)} entries are more than {LIST_LIMIT}")
         return tuple(map(_line, items))
@@ -412,7 +411,7 @@ class MetricsPages(Texts):
             is_url = "@" not in page and _COLLECTOR.fullmatch(page)
             if not is_url and not page.startswith("command:"):
                 # It is not shown because it may contain a login.
-                raise ValueError("a value is not a URL without a login")
+                raise ValueError("a value is not a URL, or contains a login")
         return pages
 
 
@@ -431,7 +430,7 @@ class Placement(Texts):
 
 
 class RateSteps(TextLine):
-    allowed = "shares of the rate, each with its time, such as 50%,75%:20s,100%"
+    allowed = "shares of the rate, with times if needed, such as 50%,75%:20s,100%"
 
     def parse(self, value: object) -> str:
         return read_steps(value)

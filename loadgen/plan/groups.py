@@ -40,7 +40,7 @@ def pattern_fault(pattern: str) -> str | None:
     """Return the fault of a user's pattern, which may hold `{group}`, too; None for a good one."""
     rest = NUMBER.sub("", pattern).replace("{group}", "")
     if "{" in rest or "}" in rest:
-        return "has other braces than {device}, {topic} and {group}"
+        return "has braces other than {device}, {topic} and {group}"
     for level in pattern.split("/"):
         texts = NUMBER.split(level)[::2]
         if len(texts) > 2:

@@ -62,14 +62,14 @@ def parse_threshold(text: str) -> Threshold:
     if dot:
         if series not in SERIES or statistic not in STATISTICS:
             raise ValueError(
-                f"{shown(figure)} is not a latency; there are {', '.join(SERIES)}, each with "
+                f"{shown(figure)} is not a latency; known are {', '.join(SERIES)}, each with "
                 f"{', '.join('.' + name for name in STATISTICS)}"
             )
         if value[-1].isdigit():
             raise ValueError(f"{shown(text)} has no unit; write {value}ms or {value}us")
         return Threshold(text.strip(), figure, comparison, parse_seconds(value) * 1e6)
     if figure not in (*STATES, *RATES):
-        raise ValueError(f"{shown(figure)} is unknown; there are {', '.join((*STATES, *RATES))}")
+        raise ValueError(f"{shown(figure)} is unknown; known are {', '.join((*STATES, *RATES))}")
     share = value.endswith("%") and figure in STATES
     bound = parse_number(value[:-1]) / 100 if share else parse_number(value)
     if share and bound > 1:

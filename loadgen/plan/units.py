@@ -23,20 +23,20 @@ _SECONDS = {unit: Decimal(seconds) for unit, seconds in _UNITS["seconds"].items(
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
     """Format a value for a message: one printable line of at most `limit` characters."""
-    if isinstance(value, bool):
-        return str(value).lower()
+    if isinstance(value, (bool, dict)):
+        return "a table" if isinstance(value, dict) else str(value).lower()
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of more than 77 digits"
     try:
         text = repr(value[: limit + 1] if isinstance(value, str) else value)
     except (ValueError, RecursionError):  # a list with a huge integer or with deep nesting
-        return f"a {type(value).__name__}"
+        return "a list with too many levels or digits"
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], example: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"{shown(value)} is not a number such as {example}")
+        raise ValueError(f"{shown(value)} is not a {example}")
     if isinstance(value, str):
         text = value.strip()
         if not text:
@@ -45,7 +45,7 @@ def _parse(value: object, multiples: dict[str, int] | dict[str, Decimal], exampl
             raise ValueError(f"{shown(value)} is negative")
         match = _NUMBER.fullmatch(text) if len(text) <= _TEXT_LIMIT else None
         if match is None:
-            raise ValueError(f"{shown(value)} is not a number such as {example}")
+            raise ValueError(f"{shown(value)} is not a {example}")
         multiple = multiples.get(match[2])
         if multiple is None:
             known = ", ".join(suffix for suffix in multiples if suffix)
@@ -71,22 +71,22 @@ def _integer(value: object, number: Decimal, unit: str) -> int:
 
 def parse_number(value: object) -> float:
     """Read a number of zero or more: `1000`, `"10k"`, `"2.5M"`, `"1e6"`, `"10_000"`."""
-    return float(_parse(value, _MULTIPLES, "10k or 2.5M"))
+    return float(_parse(value, _MULTIPLES, "number such as 10k or 2.5M"))
 
 
 def parse_count(value: object) -> int:
     """Read a whole number of zero or more, without rounding: `1000`, `"10k"`, `"2.5M"`."""
-    return _integer(value, _parse(value, _MULTIPLES, "10k or 2.5M"), "")
+    return _integer(value, _parse(value, _MULTIPLES, "number such as 10k or 2.5M"), "")
 
 
 def parse_seconds(value: object) -> float:
     """Read a time in seconds: `10`, `"500ms"`, `"5m"`, `"1h"`; the default unit is the second."""
-    return float(_parse(value, _SECONDS, "500ms, 10s or 5m"))
+    return float(_parse(value, _SECONDS, "time such as 500ms, 10s or 5m"))
 
 
 def parse_bytes(value: object) -> int:
     """Read a whole number of bytes: `1024`, `"1KiB"`, `"64GiB"`."""
-    return _integer(value, _parse(value, _SIZE_MULTIPLES, "32 or 32-256"), " of bytes")
+    return _integer(value, _parse(value, _SIZE_MULTIPLES, "size such as 32 or 32-256"), " of bytes")
 
 
 def parse_size(value: object) -> tuple[int, int]:

@@ -87,7 +87,7 @@ def test_runs_of_another_setup_are_no_repetitions(
     (comparison,) = compare([first, first, other])
     assert [side.runs for side in comparison.sides] == [(0, 1), (2,)]
     assert label in comparison.sides[1].label
-    assert comparison.remarks == (f"The sides differ in {words}: this may cause a difference.",)
+    assert comparison.remarks == (f"The sides differ in {words}, which may affect the figures.",)
     # A baseline is what somebody chose: it stays one side, and is told what it mixes.
     cards = [first, other, first]
     (chosen,) = compare(cards, [True, True, False])

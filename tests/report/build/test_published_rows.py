@@ -128,9 +128,9 @@ def test_every_rendering_has_them(tmp_path: Path) -> None:
     assert seconds["value"] == 0.8 and seconds["published"]["value"] == 65
     assert latency["published"]["less_than"] == ["avg"] and latency["avg"] > 0
     assert seconds["differences"] == [
-        "not recorded (published: QoS 0)",
+        "not recorded for this run (published: QoS 0)",
         "100 devices (published: 1,000,000 devices)",
-        "not recorded (published: each device subscribes)",
+        "not recorded for this run (published: each device subscribes)",
         "1 endpoint (published: 17 endpoints)",
     ]
 
