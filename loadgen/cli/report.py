@@ -16,7 +16,7 @@ from loadgen.cli.cluster import on_testbed, parsed
 from loadgen.cli.result_text import tell
 from loadgen.cli.search_view import bracket_line
 from loadgen.errors import ScenarioError
-from loadgen.plan.fields import redact_url
+from loadgen.plan.fields import option_of, redact_url
 from loadgen.plan.sut import read_description
 from loadgen.plan.units import parse_seconds
 from loadgen.report.build.report_document import report_document
@@ -205,8 +205,8 @@ def plan_lines(plan: ReportPlan) -> list[str]:
     lines = []
     for item in dict.fromkeys(each.item for each in plan.measurements):
         its = [each for each in plan.measurements if each.item is item]
-        how = f"highest {item.search}" if item.search else "runs"
-        by = f" for {item.points} values of {item.vary[0]}" if item.vary else ""
+        how = f"limit of {option_of(item.search)}" if item.search else "runs"
+        by = f" for {item.points} values of {option_of(item.vary[0])}" if item.vary else ""
         minutes = len(its) * item.seconds(plan.window_s) / 60
         lines.append(f"{item.name:<22} {how}{by}; about {minutes:.1f} min on {listed_by(its)}")
     by_reason: dict[str, list[Measurement]] = {}

@@ -57,7 +57,7 @@ def rate_step_lines(steps: Sequence[RateStepVerdict]) -> list[str]:
         lines.append(
             f"step {number}: {step.step.share * 100:.6g}% {facts.schedule.target_rate:,.10g}/s  "
             f"{'VALID' if step.verdict.valid else 'INVALID'}, "
-            f"sent {facts.on_time / (facts.window_s or 1.0):,.0f}/s, owed {step.owed:,}{p99}"
+            f"sent {facts.on_time / (facts.window_s or 1.0):,.0f}/s, unsent {step.owed:,}{p99}"
             f"{'; ' if why else ''}{why}"
         )
     return lines

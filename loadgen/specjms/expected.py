@@ -64,7 +64,7 @@ def mix_note(model: Model) -> str:
         return ""
     return (
         f"BASE {model.base} does not give the message mix of the {model.topology} topology: group "
-        f"{worst} has {shares[worst]:.1f} % of what is received; with multiples of 5 it has "
+        f"{worst} has {shares[worst]:.1f} % of the received messages; with multiples of 5 it has "
         f"{published[worst]} %."
     )
 

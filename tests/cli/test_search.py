@@ -79,7 +79,7 @@ def test_rate_steps_of_a_run_are_a_line_each() -> None:
     facts = facts_with(window_s=10, target_rate=100, publishers=1, sent=900)
     steps = [judge_rate_step(RateStep(0.5, 10, 0), facts, 100)]
     (line,) = rate_step_lines(steps)
-    assert line.startswith("step 1: 50% 100/s  INVALID, sent 90/s, owed 100; RATE_MISSED: 900 of")
+    assert line.startswith("step 1: 50% 100/s  INVALID, sent 90/s, unsent 100; RATE_MISSED: 900 of")
     assert rate_step_lines(()) == []
 
 
