@@ -137,7 +137,7 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         f"{each['cores']:>12.2f}  processors for messages",
         _line(round(each["connects_per_s"]), "connects a second"),
         _line(round(each["connect_s"]), f"seconds to connect them, {ended}"),
-        _line(described["send_tick_us"], "µs for which a due message may be held, to be sent with others"),
+        _line(described["send_tick_us"], "µs that a due message may wait to be sent with others"),
         *suffices,
     ]
 
