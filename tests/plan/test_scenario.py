@@ -201,7 +201,7 @@ class TestTables:
 REFUSALS = read_toml((Path(__file__).parent / "refusals.toml").read_text())["refusals"]
 TOO_MUCH: list[tuple[str, dict[str, object], str, str]] = [
     ("fanin", {"tls_ca": "a" * 5000}, "VALUE", "--tls-ca: the text is longer than 4096"),
-    ("fanin", {"pdu": "\udcff"}, "VALUE", r"--pdu: '\udcff' holds control"),
+    ("fanin", {"pdu": "\udcff"}, "VALUE", r"--pdu: '\udcff' contains control"),
     ("fanin", {"pdu": ["x"] * 2000}, "VALUE", "--pdu: 2000 entries are more than 1024"),
     ("fanin", {"seed": 2**63}, "VALUE", "--seed: 9223372036854775808 is too large"),
     ("fanin", {"will": "x" * 65_536}, "VALUE", "--will: "),

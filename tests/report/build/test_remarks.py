@@ -57,7 +57,7 @@ def test_the_row_has_transit_beside_it(tmp_path: Path) -> None:
         for row in rows
     ]
     card = summarize_run(make.write_run(tmp_path / "b", make.run_document(case="latency"), late))
-    assert card.rows[0].remark.startswith("Mostly the generator's own delay, by an estimate: 50P, ")
+    assert card.rows[0].remark.startswith("Mostly the generator's own delay (estimated): 50P, ")
     for rendering in make.rendered(card)[:2]:
         assert "Mostly the generator" in rendering
 
