@@ -68,7 +68,8 @@ def _limit_of(fleet: PlannedFleet, connection: int, stated: Properties) -> str:
         return f"Maximum QoS {stated.maximum_qos}, and the device sends at {sent_qos(group)}"
     if publishes is not None and publishes.retain and stated.retain_available == 0:
         return "Retain Available 0, and the device sends retained messages"
-    if (expiry_s := stated.session_expiry_interval) is not None and not group.clean_start:
+    is_stored = group.subscribes is not None and not group.clean_start
+    if is_stored and (expiry_s := stated.session_expiry_interval) is not None:
         phases = fleet.plan.phases
         needed_s = phases.warmup_s + phases.duration_s + phases.drain_s
         if expiry_s < min(needed_s, group.session_expiry_s):
@@ -246,7 +247,9 @@ class Lifecycle:
         names_are_new = fleet.plan.scenario.client_id is None and group.clients_file is None
         away_s = (device.returned_ns - device.left_ns) / 1e9
         expiry_s = group.session_expiry_s if version == MQTT_5 else inf
-        kept_s = max(expiry_s, properties.session_expiry_interval or 0) + _EXPIRY_LATE_S
+        if (stated_s := properties.session_expiry_interval) is not None:
+            expiry_s = stated_s
+        kept_s = max(expiry_s, group.session_expiry_s) + _EXPIRY_LATE_S
         is_over = device.due_ns and away_s > kept_s  # a broker may notice a mere loss late
         is_new = group.clean_start or (is_over if was_here else names_are_new)
         if packet.session_present and is_new:

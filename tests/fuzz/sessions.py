@@ -75,12 +75,13 @@ class Player:
         requested: int,
         count: int = 1,
         batch: int = 1,
+        clean_start: bool = True,
         **fields: Any,
     ) -> None:
         publishes = Publishes("t/{topic}", 1.0, published, window=4)
         subscribes = Subscribes(("t/+",), requested, batch)
         groups = (
-            DeviceGroup("publishers", count, publishes, keep_alive_s=60),
+            DeviceGroup("publishers", count, publishes, keep_alive_s=60, clean_start=clean_start),
             DeviceGroup("subscribers", 1, subscribes=subscribes, clean_start=False),
         )
         reconnect = Reconnect(1.0, 1.0, 0.0)

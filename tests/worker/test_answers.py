@@ -68,6 +68,18 @@ def test_a_session_that_ends_before_the_run_is_refused(given_s: int | None, stat
     player.end()
 
 
+def test_a_publisher_may_lose_a_session_that_ends_with_its_connection() -> None:
+    player = Player(5, 1, 1, clean_start=False)
+    player.begin()
+    for _ in range(2):
+        accept(player, 0, session_expiry_interval=0)
+        assert player.fleet.devices["state"][0] == CONNECTED
+        player.lose(0)
+        player.fleet.devices["left_ns"][0] = START_NS - 10**9
+    assert not player.fleet.violations.any()
+    player.end()
+
+
 @pytest.mark.parametrize("limit", [{"maximum_qos": 0}, {"maximum_packet_size": PACKET_BYTES - 1}])
 def test_a_device_that_may_not_do_as_planned_leaves(player: Player, limit: dict[str, Any]) -> None:
     accept(player, 0, maximum_packet_size=PACKET_BYTES)
