@@ -45,8 +45,6 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The broker of a trial, and the clients that try it."""
-
     greeting: Greeting
     pool: ClientPool
 

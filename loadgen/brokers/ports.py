@@ -24,6 +24,7 @@ _DEFAULT_RANGE: Final = range(32768, 61000)
 _ATTEMPTS: Final = 200
 _BACKLOG: Final = 4096
 _FIRST_PORT: Final = 10_000
+_PROGRAMS: Final = ("nats-server", "mosquitto", "flashmq", "nanomq", "rmqttd")
 _LISTEN: Final = " 0A "  # the state in a line of /proc/net/tcp
 
 
@@ -121,6 +122,14 @@ def listening_pids(port: int) -> tuple[int, ...]:
                     if state == _LISTEN.strip() and address.endswith(f":{port:04X}"):
                         sockets.add(f"socket:[{inode}]")
     return tuple(sorted(pid for pid in process_table() if _has_open(pid, sockets)))
+
+
+def program_at(host: str, port: int) -> str:
+    """Return the name of the broker's program that listens here; "" for others, such as proxies."""
+    table = process_table() if is_local(host) else {}
+    commands = (table[pid].command() for pid in listening_pids(port) if pid in table)
+    programs = (command.partition("\0")[0].rpartition("/")[2] for command in commands)
+    return next((program for program in programs if program in _PROGRAMS), "")
 
 
 def _has_open(pid: int, files: Collection[str]) -> bool:

@@ -26,6 +26,7 @@ from loadgen.brokers.ask import (
     together,
 )
 from loadgen.brokers.endpoints import Endpoint
+from loadgen.brokers.ports import program_at
 from loadgen.brokers.process import UNKNOWN
 from loadgen.errors import BrokerRefusedError, CannotRunError, RemoteProtocolError
 from loadgen.mqtt import packets
@@ -62,8 +63,6 @@ _RETAINED_S: Final = 0.3
 
 @dataclass(slots=True, eq=False)
 class PoolClient:
-    """One client of a pool, and all that it received."""
-
     connection: BrokerConnection
     connack: packets.ConnAck
     suback: packets.SubAck | None = None  # the answer to the last SUBSCRIBE
@@ -213,7 +212,8 @@ async def version_of(
 ) -> str:
     """Return a broker's name for its version, with the version of MQTT and login of `connect`.
 
-    It needs a separate connection: some brokers end one that subscribes to $SYS.
+    It needs a separate connection: some brokers end one that subscribes to $SYS. A silent broker on
+    this host has the name of its program.
     """
     levels: dict[str, str] = {}
 
@@ -234,7 +234,8 @@ async def version_of(
             await pool.until(lambda: bool(client.suback or client.ended), _VERSION_S)
             # Retained messages come at once, or never.
             await pool.until(is_named, _RETAINED_S)
-    return " ".join(levels[name] for name in ("sysdescr", "version") if name in levels) or UNKNOWN
+    said = " ".join(levels[name] for name in ("sysdescr", "version") if name in levels)
+    return said or await asyncio.to_thread(program_at, endpoint.host, endpoint.port) or UNKNOWN
 
 
 def shown_version(text: str | bytes) -> str:

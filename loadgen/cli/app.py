@@ -70,7 +70,7 @@ def app() -> typer.Typer:
         name="loadgen",
         help="MQTT load generator and broker benchmark that judges its own result.",
         context_settings={
-            "help_option_names": ["-h", "--help"],
+            "help_option_names": ["-h", "--help", "--help-all"],
             "max_content_width": WIDEST,
         },
         pretty_exceptions_enable=False,
@@ -110,7 +110,11 @@ def case_first(words: Sequence[str]) -> list[str]:
     place = next((at for at, word in enumerate(words) if word in CASES), None)
     if place is not None:
         return [words[place], *words[:place], *words[place + 1 :]]
-    return list(words) if not words or {"-h", "--help"} & {*words} else [_DIRECTORIES, *words]
+    return (
+        list(words)
+        if not words or {"-h", "--help", "--help-all"} & {*words}
+        else [_DIRECTORIES, *words]
+    )
 
 
 def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
@@ -163,14 +167,6 @@ def _compare() -> typer.Typer:
     return app
 
 
-def _search() -> typer.Typer:
-    return _of_cases("search", "search.search_case", ("search",), ("require",))
-
-
-def _sweep() -> typer.Typer:
-    return _of_cases("sweep", "sweep.sweep_case", ("sweep", "search"), ("require", "set_"))
-
-
 def _report() -> Callable[..., int]:
     fields = Scenario.fields()
     listed = [
@@ -183,7 +179,11 @@ def _report() -> Callable[..., int]:
 
 def _plan() -> typer.Typer:
     def plan(case: Case[Any]) -> Callable[..., int]:
-        listed = [*case_options(case), *declared("plan")]
+        run = declared("plan", "run", "result", *(("variants",) if case.variants else ()))
+        for option in run:
+            # Those of the run alone are taken, so that its command can be planned as it is.
+            option.annotation.__metadata__[0].hidden = option.name not in ("each_host", "json_")
+        listed = [*case_options(case), *run]
         if case.variants is not None:
             # The command that runs the case has its variants as commands.
             names = "|".join(case.variants.commands)
@@ -241,8 +241,10 @@ _COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = 
     "scorecard": "scorecard.make",
     "compare": _compare,
     "report": _report,
-    "search": _search,
-    "sweep": _sweep,
+    "search": partial(_of_cases, "search", "search.search_case", ("search",), ("require",)),
+    "sweep": partial(
+        _of_cases, "sweep", "sweep.sweep_case", ("sweep", "search"), ("require", "set_")
+    ),
     "plan": _plan,
     "tune": _tune,
     "probe": _probe,

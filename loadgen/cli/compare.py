@@ -28,7 +28,6 @@ from loadgen.report.build.compare import (
     sides_of,
 )
 from loadgen.report.build.summary import summarize_run
-from loadgen.report.headline import headline
 from loadgen.report.record import runs_in
 from loadgen.report.render.text import name, notice_lines, number
 from loadgen.report.render.write import write_comparison
@@ -96,8 +95,7 @@ def comparison_lines(compared: Compared, paper: Paper, *, brief: bool = False) -
         runs = counted(len(side.cards), "run")
         codes = ", ".join(side.codes)
         details = runs if side.valid else f"{codes}, {side.invalid_runs} of {runs}"
-        figures = "" if brief else headline(*side.cards)
-        yield from answer_lines(side.valid, details, (side.name,), figures, paper)
+        yield from answer_lines(side.valid, details, (side.name,), "", paper)
     if brief:
         return
     for comparison in compared.cases:

@@ -5,7 +5,7 @@ import sys
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.cli.cases import score
 from loadgen.cli.options import Flags
-from loadgen.cli.result_text import paper_of, tell, two_lines
+from loadgen.cli.result_text import advice_of, labelled, paper_of, tell, two_lines
 from loadgen.cli.sweep import played
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.render.write import write_report
@@ -46,7 +46,9 @@ def play_demo(flags: Flags) -> int:
     for run, scenario in runs:
         card = score(run, scenario)
         if not flags["quiet"]:
-            tell(two_lines(card, paper_of(sys.stderr)))
+            advice = advice_of(card.verdict.codes)
+            paper = paper_of(sys.stderr)
+            tell([*two_lines(card, paper), *labelled([("next", advice)] if advice else (), paper)])
     if not flags["quiet"]:
         tell(["making the score card with Spark"])
     cards = make_scorecards([run for run, _ in runs])

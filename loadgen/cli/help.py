@@ -40,7 +40,14 @@ HELP_ALL = typer.Option(
 )
 
 
-class GroupedCommand(typer.core.TyperCommand):
+class HelpInOrder:
+    """A command that lists the names of its help option in the same order each time."""
+
+    def get_help_option_names(self, ctx: Any) -> list[str]:
+        return sorted(super().get_help_option_names(ctx))  # type: ignore[misc]
+
+
+class GroupedCommand(HelpInOrder, typer.core.TyperCommand):
     """A command whose options are listed by panels; with `--help-all`, at first the common ones."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario, require_groups
-from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand
+from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand, HelpInOrder
 from loadgen.errors import CannotRunError, ScenarioError, UsageError, system_reason
 from loadgen.plan.fields import Count, FieldKind, Flag, option_of
 from loadgen.plan.scenario import FILE_LIMIT_CHARACTERS, Scenario, read_toml
@@ -186,7 +186,7 @@ def require_command(app: typer.Typer, name: str, missing: str, choices: Iterable
     app.callback(invoke_without_command=True)(root)
 
 
-class _LazyGroup(typer.core.TyperGroup):
+class _LazyGroup(HelpInOrder, typer.core.TyperGroup):
     """A group that makes a command when a line names it: all options together take 0.4 s."""
 
     makers: dict[str, Callable[[], Callable[..., int] | typer.Typer]]

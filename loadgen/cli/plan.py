@@ -27,8 +27,6 @@ from loadgen.run.environment import host_of
 from loadgen.run.preflight import completed
 from loadgen.sentences import CLI_TEXT, counted
 
-_JOINED = ("COORDINATOR:7300", "--secret", "file:secret")
-
 
 def planned_endpoints(brokers: Brokers) -> list[Endpoint]:
     """Return the addresses of these brokers, with those that a run would start."""
@@ -66,7 +64,7 @@ def show_plan(case: Case[Any], flags: options.Flags) -> int:
     described = describe(plan)
     described["each_host"] = host_needs(plan, host)
     described["roles"] = role_needs(plan)
-    if len(hosts) > 1:
+    if len(hosts) > 1 and flags["spark_master"] is None:
         described["commands"] = _commands(hosts, sys.argv[1:])
     print(json.dumps(described, indent=2) if flags["json_"] else "\n".join(_lines(described)))
     return 0
@@ -77,12 +75,15 @@ def _commands(hosts: Sequence[Host], planned: Sequence[str]) -> dict[str, str]:
     own = ArgumentParser(add_help=False, allow_abbrev=False)
     own.add_argument("--each-host")
     own.add_argument("--json", action="store_true")
-    words = own.parse_known_args(["loadgen", *planned])[1]
+    own.add_argument("--listen", default="COORDINATOR:7300")
+    own.add_argument("--secret", default="file:secret")
+    own_words, words = own.parse_known_args(["loadgen", *planned])
+    joined = (own_words.listen, "--secret", own_words.secret)
     if "plan" in words:
         words.remove("plan")
-    commands = {"COORDINATOR": shlex.join((*words, "--listen", *_JOINED))}
+    commands = {"COORDINATOR": shlex.join((*words, "--listen", *joined))}
     for label, alike in groupby(range(len(hosts)), lambda number: hosts[number].name):
-        agent = ("loadgen", "agent", "--join", *_JOINED, *(("--label", label) if label else ()))
+        agent = ("loadgen", "agent", "--join", *joined, *(("--label", label) if label else ()))
         commands[_numbered([*alike])] = shlex.join(agent)
     return commands
 

@@ -362,7 +362,6 @@ def _tidy(aim: Aim, load: float) -> float:
 
 
 def limit_sentence(aim: Aim, limit: Limit) -> Text:
-    """Return the result of a search in one sentence."""
     codes = tuple(dict.fromkeys(reason.code for reason in limit.reasons))
     if limit.load is None:
         own = "the generator" if limit.of_generator else None

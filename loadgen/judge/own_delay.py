@@ -117,8 +117,6 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class DelayBounds:
-    """The own delay that a window allows."""
-
     window_s: float
     latency_p99_us: float | None
     limit_us: float

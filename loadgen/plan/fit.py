@@ -64,8 +64,6 @@ PACKET_SPARE_BYTES = 4 << 10
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """The resources of one load host."""
-
     cores: float
     descriptors: int  # limit of one process
     memory_bytes: int  # available

@@ -78,8 +78,6 @@ class Publishes:
 
 @dataclass(frozen=True, slots=True)
 class Subscribes:
-    """The subscriptions of each device of a group."""
-
     filters: tuple[str, ...]  # patterns; empty if the devices' behaviour has filters
     qos: int = 0
     acknowledge_every: int = 1  # messages acknowledged at a time (QoS 1)

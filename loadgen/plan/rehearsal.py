@@ -28,8 +28,6 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """The part of one device in the rehearsal."""
-
     group: DeviceGroup
     device: int  # number in the group
     target: int  # number in the plan

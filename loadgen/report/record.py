@@ -182,7 +182,6 @@ class RunFiles:
 
     @property
     def shown(self) -> str:
-        """Its name in messages."""
         return self.intervals.removesuffix("/intervals").removeprefix("file://")
 
 

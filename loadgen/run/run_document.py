@@ -214,8 +214,8 @@ def _named(plan: Plan, broker: ServedBroker) -> dict[str, str]:
     said = plan.scenario.broker_name or ("" if broker.started_by_us else version)
     if found := _VERSIONED.fullmatch(said):
         name, version = found[1], found[2]
-    elif plan.scenario.broker_name is not None:
-        name, version = plan.scenario.broker_name, ""
+    elif plan.scenario.broker_name or not said[:1].isdigit():
+        name, version = said or name, "" if said else version
     noted = {"note": plan.scenario.broker_note} if plan.scenario.broker_note else {}
     return {"name": printable(name, 200), "version": printable(version, 200), **noted}
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from loadgen.brokers.ask import Greeting, greet
 from loadgen.brokers.features import QUIET_S, TRIAL_S, Feature, features_of
-from loadgen.brokers.process import UNKNOWN, ServedBroker
+from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.rehearsal import rehearse, version_of
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, build_scenario, resolve
@@ -75,9 +75,9 @@ async def survey(fields: Mapping[str, Any], broker: ServedBroker) -> Survey:
     )
     # On a long way every answer is late.
     quiet_s = QUIET_S + _ANSWERS * greeting.answered_s
-    version = await version_of(endpoint, greeting.connect(), context)
-    if version == UNKNOWN and broker.started_by_us:
-        version = f"{broker.name} {broker.version}"
+    version = f"{broker.name} {broker.version}"
+    if not broker.started_by_us:
+        version = await version_of(endpoint, greeting.connect(), context)
     features = await features_of(greeting, context, quiet_s)
 
     async def answer_of(case: Case[Any]) -> CaseAnswer:

@@ -45,6 +45,7 @@ def report_of(
         for item in comparisons
         for side in item.sides[:MOST_SIDES]
     ]
+    lead += about_lines(cards)
     lead += [Paragraph(worse, "wrong") for worse in regressions(comparisons)]
     if alone:
         lead.append(_results([cards[place] for place in alone]))
@@ -52,7 +53,6 @@ def report_of(
         lead += _comparison(cards, item)
     if not several:
         lead.append(Charts(lambda: drawn()[:1]))
-    lead += about_lines(cards)
     if several:
         lead.append(Fold(f"All {counted(len(cards), 'run')}", (_all(cards, comparisons),), True))
 
@@ -119,11 +119,13 @@ def _results(cards: Sequence[ScoreCard]) -> DataTable:
 
 
 def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
-    """Return lines with the programs, the dates, the hosts and the brokers of the runs."""
+    """Return lines with the conditions of the runs: program, hosts and the brokers of the runs."""
     runs = [card.run for card in cards]
     days = sorted({str(run.started)[:10] for run in runs if run.started})
-    programs = dict.fromkeys(run.program for run in runs if run.program)
-    lines = [", ".join(programs), " to ".join(dict.fromkeys(days[:1] + days[-1:]))]
+    spans = [f"{number(seconds)} s" for seconds in sorted({run.seconds for run in runs})]
+    facts = [*(run.program for run in runs), *(run.protocol for run in runs)]
+    facts += [" to ".join(dict.fromkeys(ends[:1] + ends[-1:])) for ends in (spans, days)]
+    lines = [", ".join(dict.fromkeys(filter(None, facts)))]
     hosts = [_host(*host) for card in cards for host in load_hosts(card)]
     lines += dict.fromkeys([*hosts, *map(_broker, runs)])
     lines = [line for line in lines if line]

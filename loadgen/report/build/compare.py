@@ -97,7 +97,7 @@ class Difference:
         if self.ratio >= _LARGE:
             return _times(self.ratio)
         if 0 < self.ratio <= 1 / _LARGE:
-            return f"{_times(1 / self.ratio)} less"
+            return f"{_times(1 / self.ratio)} lower"
         shown = f"{100 * self.share:+.1f} %"
         return "equal" if shown[1:] == "0.0 %" else shown
 
@@ -540,7 +540,6 @@ class ComparedSide:
 
     @property
     def valid(self) -> bool:
-        """True if all runs are VALID."""
         return self.invalid_runs == 0
 
     @property
@@ -566,7 +565,6 @@ class Compared:
 
     @property
     def valid(self) -> bool:
-        """True if every run is VALID."""
         return all(side.valid for side in self.sides)
 
     @property
@@ -576,7 +574,6 @@ class Compared:
 
     @property
     def rows(self) -> tuple[Line, ...]:
-        """The figures of all sides."""
         return tuple(line for comparison in self.cases for line in comparison.lines)
 
     @property

@@ -61,8 +61,6 @@ _UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Row(Figures):
-    """One line: `value` in `unit`."""
-
     type: str
     name: str
     description: str

@@ -141,7 +141,6 @@ class Steps:
     level: Float64Array
 
     def within(self, start_ns: int, end_ns: int) -> "Steps":
-        """Return the steps in a window, cut to it."""
         since = np.clip(self.since, start_ns, end_ns)
         until = np.clip(self.until, start_ns, end_ns)
         cut = (until > since) & ~np.isnan(self.level)
@@ -386,7 +385,6 @@ class Overview:
 
     @property
     def watts(self) -> float:
-        """The sum over the outlets."""
         return sum(outlet.watts for outlet in self.outlets)
 
 

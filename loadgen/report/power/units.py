@@ -17,7 +17,6 @@ _SPACES = " \u00a0\u202f\u2009'\u2019"
 
 @cache
 def words(key: str) -> frozenset[str]:
-    """Return the words of `words.toml` under this key."""
     value = read_table(_FOLDER, "words.toml")[key]
     return frozenset(value.split() if isinstance(value, str) else value)
 

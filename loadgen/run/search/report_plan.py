@@ -126,7 +126,6 @@ class Measurement:
 
     @property
     def name(self) -> str:
-        """Name in lists of measurements."""
         return self.item.name + self._secured
 
     @property
@@ -135,7 +134,6 @@ class Measurement:
 
     @property
     def folder(self) -> str:
-        """Its directory within that of the report."""
         return f"{self.item.name}{'-sec' if self.secured else ''}/broker-{self.broker}"
 
 

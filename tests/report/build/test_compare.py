@@ -278,7 +278,7 @@ def test_repetitions_are_one_line_and_one_column(card: ScoreCard) -> None:
     first = [as_cell(cell) for cell in table.rows[0]]
     assert [cell.value for cell in first[1:]] == [100, 50]
     assert first[1].notes == ("100 · 102 · 98",)
-    assert first[2].notes == ("2 times less", "50 · 52 · 48 · 50")
+    assert first[2].notes == ("2 times lower", "50 · 52 · 48 · 50")
 
 
 def test_a_slower_run_is_worse_by_its_latency(card: ScoreCard) -> None:
