@@ -98,6 +98,23 @@ def test_complete_help_has_every_option_by_subject(
     assert all(f" --{name.replace('_', '-')} " in text for name in known)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_plan_takes_every_option_of_a_run(case: str) -> None:
+    run, plan = (
+        {name for option in found(words)[0].params for name in option.opts if name != "--variant"}
+        for words in (of_case(case), ("plan", case))
+    )
+    assert run <= plan
+
+
+@pytest.mark.parametrize("words", [*lines()])
+def test_every_command_takes_help_all(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--help-all"]) == 0
+    assert capsys.readouterr().out.startswith(" ".join(("Usage: loadgen", *words[:1])))
+
+
 def test_help_has_no_types_of_python() -> None:
     for words in (("scorecard",), ("history", "add"), ("broker",)):
         _, text = found(words)

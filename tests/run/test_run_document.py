@@ -25,6 +25,7 @@ def named(version: str, **fields: str) -> dict[str, str]:
         ("amqtt 0.11.0", "amqtt", "0.11.0"),
         ("EMQX Broker v5.8", "EMQX Broker", "5.8"),
         ("5.8.1", URL, "5.8.1"),
+        ("nats-server", "nats-server", ""),
         ("unknown", URL, ""),
         ("", URL, ""),
     ],
