@@ -12,7 +12,7 @@ _PAGE = """\
 <!-- Made by `python -m bench.codes_page > docs/codes.md`; a test compares it. -->
 
 A run is VALID if and only if there is no reason against it. The table begins with the
-most important code; the others have the order of the score card, causes before effects."""
+most important code; the others are in the order of the score card, causes before effects."""
 
 _REMARKS = """
 ## Remarks

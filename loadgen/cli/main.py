@@ -70,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             text = re.sub(theirs, ours, text)
         named = " ".join(["loadgen", *(word for word in words[:1] if word[:1] != "-")])
         command = getattr(getattr(error, "ctx", None), "command_path", named)
-        return _fail(f"{text.rstrip('. ')}; see {command} --help", _USAGE_STATUS)
+        link = " See" if text.endswith("?") else "; see"
+        return _fail(f"{text.rstrip('. ')}{link} {command} --help", _USAGE_STATUS)
     except (KeyboardInterrupt, Aborted):
         return _fail("interrupted", _INTERRUPTED_STATUS)
     except BrokenPipeError:

@@ -4,7 +4,7 @@ import typer
 
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.cli.options import Flags, declared, write_new
-from loadgen.errors import UsageError
+from loadgen.errors import ScenarioError, UsageError
 from loadgen.plan.groups import wildcard_of
 from loadgen.plan.scenario import toml_lines
 from loadgen.sentences import CLI_TEXT
@@ -28,6 +28,13 @@ _SUBSCRIBERS = """
 # Devices that each receive all messages.
 [[group]]
 {subscribers}"""
+
+_OPTIONS = {
+    "group 1.count": "--devices",
+    "group 1.rate": "--rate",
+    "group 2.count": "--subscribers",
+}
+"""Options with the values of a group's fields."""
 
 
 def write_scenario(flags: Flags) -> int:
@@ -74,8 +81,12 @@ def _scenario_text(answers: dict[str, str]) -> str:
         groups.append(
             {"name": "subscribers", "count": answers["subscribers"], "subscribe": filters}
         )
-    scenario = build_scenario("run", {"group": groups}, {"qos": answers["qos"]})
-    resolve(scenario)
+    try:
+        scenario = build_scenario("run", {"group": groups}, {"qos": answers["qos"]})
+        resolve(scenario)
+    except ScenarioError as error:
+        name, colon, rest = str(error).partition(": ")
+        raise UsageError(_OPTIONS.get(name, name) + colon + rest) from None
     publishers, *subscribers = map(toml_lines, scenario.tables)
     text = _TEXT.format(run=toml_lines({"qos": scenario.qos}), publishers=publishers)
     return text + "".join(_SUBSCRIBERS.format(subscribers=lines) for lines in subscribers)

@@ -330,7 +330,7 @@ class Secret(TextLine):
     def parse(self, value: object) -> str:
         if not isinstance(value, str) or not _SOURCE.fullmatch(value):
             # The value is not shown because it may be the secret.
-            raise ValueError("the value is not the source of a secret")
+            raise ValueError("a secret is not accepted as a value")
         return _line(value)
 
 

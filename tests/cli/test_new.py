@@ -54,9 +54,12 @@ def test_the_end_of_the_input_is_one_error(
 
 
 @pytest.mark.parametrize("wrong", ["--devices=0", "--topic=a/+", "--rate=x", "--qos=3"])
-def test_a_wrong_answer_writes_nothing(tmp_path: Path, wrong: str) -> None:
+def test_a_wrong_answer_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
     path = tmp_path / "fleet.toml"
-    assert main(["new", str(path), *ANSWERS, wrong]) != 0
+    assert main(["new", str(path), *ANSWERS, wrong]) == 2
+    assert wrong.partition("=")[0].strip("-") in capsys.readouterr().err
     assert not path.exists()
     path.write_text("mine")
     assert main(["new", str(path), *ANSWERS]) == 2

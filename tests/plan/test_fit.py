@@ -210,7 +210,7 @@ class TestLimits:
         [({"qos": 2}, 3 * 8_192), ({"qos": 1, "acknowledge_every": 1_000}, 24 * 1_000)],
     )
     def test_identifiers_of_subscribers_take_memory(
-        self, fields: dict[str, object], more_bytes: int
+        self, fields: dict[str, Any], more_bytes: int
     ) -> None:
         simple = needs_of(plan("persistent", pairs=500, qos=1)).memory_bytes
         assert needs_of(plan("persistent", pairs=500, **fields)).memory_bytes == (
