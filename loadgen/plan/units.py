@@ -23,8 +23,10 @@ _SECONDS = {unit: Decimal(seconds) for unit, seconds in _UNITS["seconds"].items(
 
 def shown(value: object, limit: int = SHOWN_CHARACTERS) -> str:
     """Format a value for a message: one printable line of at most `limit` characters."""
-    if isinstance(value, (bool, dict)):
-        return "a table" if isinstance(value, dict) else str(value).lower()
+    if isinstance(value, dict):
+        return "a table"
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of more than 77 digits"
     try:

@@ -119,7 +119,7 @@ def _results(cards: Sequence[ScoreCard]) -> DataTable:
 
 
 def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
-    """Return lines with the conditions of the runs: program, hosts and the brokers of the runs."""
+    """Return the conditions of the runs: program, MQTT version, length, dates, hosts, brokers."""
     runs = [card.run for card in cards]
     days = sorted({str(run.started)[:10] for run in runs if run.started})
     spans = [f"{number(seconds)} s" for seconds in sorted({run.seconds for run in runs})]
