@@ -123,8 +123,9 @@ def about_lines(cards: Sequence[ScoreCard]) -> list[Paragraph]:
     runs = [card.run for card in cards]
     days = sorted({str(run.started)[:10] for run in runs if run.started})
     spans = [f"{number(seconds)} s" for seconds in sorted({run.seconds for run in runs})]
+    length, day = (" to ".join(dict.fromkeys(ends[:1] + ends[-1:])) for ends in (spans, days))
     facts = [*(run.program for run in runs), *(run.protocol for run in runs)]
-    facts += [" to ".join(dict.fromkeys(ends[:1] + ends[-1:])) for ends in (spans, days)]
+    facts += [f"window {length}", day]
     lines = [", ".join(dict.fromkeys(filter(None, facts)))]
     hosts = [_host(*host) for card in cards for host in load_hosts(card)]
     lines += dict.fromkeys([*hosts, *map(_broker, runs)])
