@@ -33,7 +33,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _clean(text: str) -> list[int]:
-    return _seeds(text if "-" in text else f"1-{text}")
+    return _seeds(text if "-" in text or "," in text else f"1-{text}")
 
 
 def _arguments() -> argparse.Namespace:

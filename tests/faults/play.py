@@ -74,6 +74,7 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
                     certificate=certificate,
                     websocket=is_websocket,
                     record=str(directory / f"transcript-{number}"),
+                    reads_late=schedule.is_fast,
                 )
             )
             for number, broker in enumerate(brokers)
@@ -87,6 +88,7 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
             done.append((schedule.kind, await _killed(schedule, fields, run_directory)))
             while (await relays[0].counts()).connected:
                 await asyncio.sleep(_POLL_S)
+            await relays[0].finish()
             # A run that measured nothing is not read at all.
             codes: tuple[str, ...] = ("INTERRUPTED",)
             with suppress(RunDirectoryError):
@@ -112,7 +114,7 @@ async def play(schedule: Schedule, directory: Path, certificates: CertificateFil
             result = await shutdown(context)
         await asyncio.to_thread(seal, run_directory)
         for relay in relays:
-            await relay.set_faults("none")
+            await relay.finish()
     reasons = tuple(f"{reason.code}: {reason.detail}" for reason in result.verdict.reasons)
     return _played(directory, result.verdict.codes, reasons, done)
 

@@ -31,11 +31,12 @@ Erring = Callable[..., AbstractAsyncContextManager[LocalRelay]]
 
 @asynccontextmanager
 async def local_relay(
-    host: str, port: int, faults: str = "none", record: Path | str = ""
+    host: str, port: int, faults: str = "none", record: Path | str = "", *, reads_late: bool = False
 ) -> AsyncIterator[LocalRelay]:
     """A relay in front of the broker at this address."""
     config = {"host": "127.0.0.1", "port": 0, "certificate": [], "websocket": False}
     config |= {"broker": [host, port], "faults": faults, "record": str(record)}
+    config["reads_late"] = reads_late
     made, served_port = await serve(config)
     try:
         yield LocalRelay(made, served_port)

@@ -141,6 +141,11 @@ class ErringBroker(BrokerProcess):
         self._config["faults"] = faults
         return FaultCounts(**answer["counts"])
 
+    async def finish(self) -> None:
+        """End faults and connections; the transcript is whole then."""
+        await self.set_faults("none")
+        await self.ask(finish=True)
+
     async def counts(self) -> FaultCounts:
         """Return the counts since its start."""
         return FaultCounts(**(await self.ask())["counts"])
@@ -159,11 +164,14 @@ def run_relay(
     certificate: tuple[Path, Path] | None = None,
     websocket: bool = False,
     record: str = "",
+    reads_late: bool = False,
 ) -> AbstractAsyncContextManager[ErringBroker]:
     """A relay in front of `broker`, which it reaches over TCP, for the length of the block.
 
     It listens on a port of its own, for TLS with `certificate` (PEM files: chain, key), and for
-    `websocket`. `record` is the file of its transcript, "" for none.
+    `websocket`. `record` is the file of its transcript, "" for none. If it `reads_late`, it passes
+    on what is said after CONNACK without a look, which costs little a message, and reads it for the
+    transcript when it is told to `finish`; no fault of single messages can happen then.
     """
     parse_faults(faults)
     scheme = ("wss" if certificate else "ws") if websocket else "mqtts" if certificate else "mqtt"
@@ -176,6 +184,7 @@ def run_relay(
             websocket=websocket,
             faults=faults,
             record=record,
+            reads_late=reads_late,
         )
     )
 
@@ -264,7 +273,9 @@ class Relay:
     It sets faults, draws their dice, stalls, and cuts connections.
     """
 
-    def __init__(self, broker: tuple[str, int], faults: Faults, record: str = "") -> None:
+    def __init__(
+        self, broker: tuple[str, int], faults: Faults, record: str = "", *, reads_late: bool = False
+    ) -> None:
         self.connections: set[Side] = set()
         self._server: asyncio.Server | None = None
         self.grow_buffer(_BUFFER_BYTES)
@@ -284,6 +295,10 @@ class Relay:
         self._opening: set[asyncio.Task[None]] = set()
         # Whether single messages matter, or did once: their acknowledgements still may.
         self._looks = False
+        # What passed unread, with its moment and the connection on which it came.
+        self._reads_late = reads_late
+        self._unread: list[tuple[int, Side, bytes]] = []
+        self._is_over = False
         # PUBLISH packets that a ceiling holds back, and when the next may pass.
         self._waiting: deque[tuple[Client, bytes]] = deque()
         self._next_service_ns = 0
@@ -325,6 +340,8 @@ class Relay:
         """What the parent asks: counts, after a change of faults or a cut."""
         if "faults" in question:
             self.set_faults(parse_faults(question["faults"]))
+        if "finish" in question:
+            self.finish()
         dropped = self.drop_connections(question["drop"]) if "drop" in question else 0
         return {"counts": asdict(self.snapshot()), "dropped": dropped}
 
@@ -408,9 +425,13 @@ class Relay:
         Raises RemoteProtocolError if the client violates the protocol.
         """
         client = connection.client
+        if self._reads_late and client.accepted:
+            self._unread.append((time.monotonic_ns(), connection, bytes(self.view[:end])))
+            self._pass_on(connection, 0, end)
+            return end
         handlers = _FROM_CLIENT if connection is client else _FROM_BROKER
         passed = position = 0
-        while position < end and not connection.closed:
+        while position < end and (self._is_over or not connection.closed):
             if client.client_id and client.other is None:
                 # The broker has not answered yet.
                 return position
@@ -456,6 +477,20 @@ class Relay:
             client.delay_timer.cancel()
         counts.discarded += len(client.delay_line)
         client.delay_line.clear()
+
+    def finish(self) -> None:
+        """Cut every connection, and read what passed unread into the transcript."""
+        for connection in list(self.connections):
+            connection.cut()
+        self._reads_late, self._is_over = False, True
+        rest: dict[Side, bytes] = {}
+        for at_ns, connection, data in self._unread:
+            self.notes.transcript.at_ns = at_ns
+            said = rest.get(connection, b"") + data
+            if len(said) > len(self.view):
+                self.grow_buffer(len(said))
+            self.view[: len(said)] = said
+            rest[connection] = said[self.consume(connection, len(said)) :]
 
     def close(self) -> None:
         """Cut every connection and stop every timer."""
@@ -704,7 +739,12 @@ _ALWAYS: Final = frozenset((CONNECT, CONNACK, SUBSCRIBE, UNSUBSCRIBE))
 
 async def serve(config: Json) -> tuple[Relay, int]:
     """A relay that listens, and its port."""
-    relay = Relay(tuple(config["broker"]), parse_faults(config["faults"]), config["record"])
+    relay = Relay(
+        tuple(config["broker"]),
+        parse_faults(config["faults"]),
+        config["record"],
+        reads_late=config.get("reads_late", False),
+    )
     # Compiling, or loading what was compiled, belongs to the start and not to the first client.
     frame(relay.buffer, 0, 2, PACKET_LIMIT_BYTES)
     publish_fields(relay.buffer, PUBLISH << 4, 0, 4, MQTT_5)

@@ -59,6 +59,30 @@ async def test_a_connection_without_connack_is_in_the_transcript(tmp_path: Path)
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
+async def test_what_is_read_late_is_read_as_at_once(
+    client: ClientMaker, erring: Erring, qos: int, tmp_path: Path
+) -> None:
+    told = []
+    for late in (False, True):
+        record = tmp_path / f"late-{late}"
+        async with erring(record=record, reads_late=late) as relay:
+            subscriber = await client(relay.endpoints[0], "s")
+            await subscriber.subscribe("t", qos=2)
+            publisher = await client(relay.endpoints[0], "p")
+            await publisher.publish("t", *PAYLOADS, qos=qos)
+            await subscriber.until_count(len(PAYLOADS))
+            for one in (publisher, subscriber, subscriber):  # PUBREL, then PUBCOMP
+                await one.sync()
+            assert ("deliver" in record.read_text()) is not late
+            await relay.finish()
+        lines = map(json.loads, record.read_text().splitlines())
+        told.append(sorted(json.dumps([kind, *values]) for kind, _, *values in lines))
+    assert told[0] == told[1]
+    # A message at QoS 1 and 2 is published, answered, delivered, taken and released.
+    assert len(told[0]) == 5 + len(PAYLOADS) * (2, 4, 7)[qos]
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize(("fault", "seen"), rows_of("instruments.faults_seen"))
 async def test_broker_and_client_both_finish_what_goes_wrong(
     client: ClientMaker, erring: Erring, fault: str, qos: int, seen: dict[str, int]

@@ -60,6 +60,8 @@ class Transcript:
     def __init__(self, path: str = "") -> None:
         how = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._descriptor = os.open(path, how, 0o600) if path else None
+        # The moment of what is written late.
+        self.at_ns: int | None = None
 
     def __bool__(self) -> bool:
         return self._descriptor is not None
@@ -106,5 +108,6 @@ class Transcript:
 
     def _write(self, kind: str, *values: Any) -> None:
         if self._descriptor is not None:
-            line = json.dumps((kind, time.monotonic_ns(), *values), separators=(",", ":"))
+            at_ns = self.at_ns or time.monotonic_ns()
+            line = json.dumps((kind, at_ns, *values), separators=(",", ":"))
             os.write(self._descriptor, line.encode() + b"\n")

@@ -57,21 +57,23 @@ def test_same_scenario_and_broker_are_repetitions(card: ScoreCard) -> None:
     assert compare(cards[:1]) == []
 
 
-def test_two_brokers_on_one_host_are_named_without_their_ports(card: ScoreCard) -> None:
+def test_different_brokers_are_named_without_their_addresses(card: ScoreCard) -> None:
     cards = [
         replace(
             card,
             run=replace(
                 card.run,
                 id=name,
-                broker={"name": name, "version": "1", "urls": [f"mqtt://a:{port}"]},
+                broker={"name": name, "version": "1", "urls": [f"mqtt://{address}"]},
             ),
         )
-        for name, port in (("mosquitto", 1), ("nats", 2))
+        for name, address in (("mosquitto", "a:1"), ("nats", "a:2"), ("emqx", "b:1"))
     ]
-    (comparison,) = compare(cards)
-    assert [side.label for side in comparison.sides] == ["mosquitto 1", "nats 1"]
-    assert comparison.remarks == ()
+    for number, remarks in ((2, 0), (3, 1)):  # another host can matter, another port cannot
+        (comparison,) = compare(cards[:number])
+        labels = [side.label for side in comparison.sides]
+        assert labels == ["mosquitto 1", "nats 1", "emqx 1"][:number]
+        assert len(comparison.remarks) == remarks
 
 
 @pytest.mark.parametrize(("changed", "label", "words"), rows_of("report.other_setups"))
