@@ -401,9 +401,12 @@ def differing_facts(facts: Sequence[Facts]) -> list[str]:
 
 
 def label_of(facts: Facts, keys: Iterable[str]) -> str:
-    """Return these facts in words, such as "rate 1,000"."""
+    """Return these facts in words, such as "rate 1,000"; a broker's name says where it is."""
+    keys = list(keys)
     labels = []
     for key in keys:
+        if key == "endpoint" and "broker" in keys:
+            continue
         value = facts.get(key)
         shown = "not given" if value is None else str(value)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
