@@ -27,10 +27,11 @@ import psutil
 
 from bench.wires import Wires, wires
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.front import bridge_lines, routes_of
+from loadgen.brokers.front import bridge_lines
 from loadgen.cases.registry import build_scenario
 from loadgen.judge.codes import REASONS
 from loadgen.judge.facts import RunFacts
+from loadgen.plan.plan import Bridge
 from loadgen.plan.scenario import HEADER_BYTES
 from loadgen.run.progress import Snapshot
 from tests.cluster.networks import Network, answers, network, program, until
@@ -326,7 +327,7 @@ def brokers(paths: Wires, net: Network, scratch: Path) -> Iterator[Path]:
     log, settings = scratch / "log", scratch / "mosquitto.conf"
     log.touch()
     behind = Endpoint("mqtt", paths.address, PORT + 1)
-    lines = bridge_lines(routes_of(1, 5, "loadgen/front", "loadgen/back"), [behind], 0)
+    lines = bridge_lines(Bridge(1, (), 5, "loadgen/front", "loadgen/back", 0, False), [behind])
     with ExitStack() as stack:
         for port in (PORT + 1, PORT):
             settings.write_text(

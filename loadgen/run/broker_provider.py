@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from loadgen.brokers.endpoints import INSTRUMENTS, Endpoint, parse_broker
-from loadgen.brokers.front import Route, routes_of, serve_bridge
+from loadgen.brokers.front import serve_bridge
 from loadgen.brokers.ports import open_socket
 from loadgen.brokers.process import ServedBroker
 from loadgen.brokers.start import serve
@@ -20,7 +20,7 @@ from loadgen.errors import BrokerUnreachableError, ScenarioError
 from loadgen.plan.accounts import Account, Login, accounts
 from loadgen.plan.fit import Host, fit_plan
 from loadgen.plan.groups import Target
-from loadgen.plan.plan import Bridge, Plan
+from loadgen.plan.plan import Plan
 from loadgen.run.environment import host_of
 from loadgen.sentences import RUN_TEXT
 from loadgen.worker.logins import listed_clients
@@ -49,8 +49,7 @@ async def provided(plan: Plan) -> AsyncIterator[ServedBroker]:
         return
     started: AbstractAsyncContextManager[ServedBroker]
     if bridge is not None:
-        backends, durable = bridge.backends, bridge.durable
-        started = serve_bridge(routes(bridge), backends, bridge.qos, persistence=durable)
+        started = serve_bridge(bridge)
     else:
         storing = wanted.storage != "none" and wanted.private
         started = serve(
@@ -83,10 +82,6 @@ def trusting(plan: Plan, authority: Path | None) -> Plan:
     if authority is None or plan.tls.ca_file is not None:
         return plan
     return replace(plan, tls=replace(plan.tls, ca_file=str(authority)))
-
-
-def routes(bridge: Bridge) -> tuple[Route, ...]:
-    return routes_of(bridge.backends, bridge.topics, bridge.front_root, bridge.backend_root)
 
 
 async def plan_for(

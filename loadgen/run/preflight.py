@@ -30,7 +30,6 @@ from loadgen.plan.plan import Plan
 from loadgen.plan.rehearsal import acquainted
 from loadgen.plan.scenario import WHOLE_SIZE_MAXIMUM_BYTES, Scenario, processors_of
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
-from loadgen.run.broker_provider import routes
 from loadgen.run.environment import host_of, machine_identity
 from loadgen.run.redaction import printable
 from loadgen.run.secrets import with_secrets
@@ -103,14 +102,15 @@ async def check_broker(plan: Plan, broker: ServedBroker) -> ServedBroker:
     bridge = plan.brokers.bridge
     if bridge is not None:
         fronts = len(plan.brokers.names)
-        await require_forwarding(
-            broker.endpoints[:fronts],
-            broker.endpoints[fronts:],
-            routes(bridge),
-            version=plan.version,
-            tls_context=tls_context(plan),
-            timeout_s=min(FORWARD_TIMEOUT_S, plan.phases.timeout_s),
-        )
+        for front in broker.endpoints[:fronts]:
+            await require_forwarding(
+                front,
+                broker.endpoints[fronts:],
+                bridge,
+                version=plan.version,
+                tls_context=tls_context(plan),
+                timeout_s=min(FORWARD_TIMEOUT_S, plan.phases.timeout_s),
+            )
     return broker
 
 

@@ -15,12 +15,13 @@ import orjson
 import tomli_w
 
 from loadgen.brokers.certificates import CertificateFiles
-from loadgen.brokers.front import bridge_lines, routes_of
+from loadgen.brokers.front import bridge_lines
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.process import BrokerProcess, ProgramSettings
 from loadgen.brokers.reflector import run_reflector
 from loadgen.cases.registry import build_scenario, resolve
 from loadgen.errors import RunDirectoryError
+from loadgen.plan.plan import Bridge
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.coordinator import RunContext, main_loop, shutdown
 from loadgen.run.seal import seal
@@ -157,8 +158,9 @@ async def _brokers(schedule: Schedule, transcript: Path) -> AsyncIterator[list[B
         enter = stack.enter_async_context
         if schedule.case == "bridge":
             backend = await enter(run_mosquitto(ProgramSettings()))
-            routes = routes_of(1, schedule.fields["topics"], *BRIDGED.values())
-            lines = bridge_lines(routes, [backend.endpoints[0]], schedule.qos)
+            topics = schedule.fields["topics"]
+            bridge = Bridge(1, (), topics, **BRIDGED, qos=schedule.qos, durable=False)
+            lines = bridge_lines(bridge, [backend.endpoints[0]])
             yield [await enter(run_mosquitto(ProgramSettings(more_lines=lines))), backend]
             return
         broker = await enter(run_reflector() if schedule.broker == "reflector" else run_mosquitto())

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadgen.brokers.front import bridge_lines, routes_of
+from loadgen.brokers.front import bridge_lines
 from loadgen.brokers.mosquitto import run_mosquitto
 from loadgen.brokers.process import ProgramSettings
 from loadgen.cases.registry import build_scenario
+from loadgen.plan.plan import Bridge
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.summary import summarize_run
 from loadgen.run.hosts import load_host
@@ -99,12 +100,11 @@ async def test_a_run_with_another_backend_is_connected_anew(tmp_path: Path) -> N
 
 @needs_mosquitto
 async def test_backend_that_goes_away_is_named(tmp_path: Path) -> None:
-    routes = routes_of(2, 2, "loadgen/front", "loadgen/back")
     async with AsyncExitStack() as stack:
         settings = ProgramSettings(memory_limit_bytes=1 << 28)
         behind = [await stack.enter_async_context(run_mosquitto(settings)) for _ in range(2)]
         backends = [one.endpoints[0] for one in behind]
-        lines = bridge_lines(routes, backends, 0)
+        lines = bridge_lines(Bridge(2, (), 2, "loadgen/front", "loadgen/back", 0, False), backends)
         front = await stack.enter_async_context(run_mosquitto(replace(settings, more_lines=lines)))
 
         scenario = bridge(
