@@ -122,7 +122,7 @@ def _case_command(case: Case[Any]) -> Callable[..., int] | typer.Typer:
         return _variants(case, case.variants)
 
     def play(flags: Flags) -> int:
-        return late("cases.play_and_show")(read_scenario(case, flags), flags)
+        return late("cases.play_case")(read_scenario(case, flags), flags)
 
     listed = [*case_options(case), *declared("run", "result")]
     return with_options(play, listed, help_of(case))
@@ -140,7 +140,7 @@ def _variants(case: Case[Any], variants: Variants) -> typer.Typer:
 
     def play(value: str, flags: Flags) -> int:
         scenario = read_scenario(case, {**flags, variants.field: value})
-        return late("cases.play_variant")(scenario, flags)
+        return late("cases.play_case")(scenario, flags)
 
     for value, (summary, words) in variants.commands.items():
         doc = f"{summary}\n\nExample: loadgen {case.name} {value} {words}"

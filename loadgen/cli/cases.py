@@ -4,7 +4,6 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 from loadgen.cli.cluster import on_testbed
 from loadgen.cli.options import Flags
@@ -15,7 +14,7 @@ from loadgen.plan.scenario import Scenario
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.log import require_readable
-from loadgen.report.power.settings import LOG_OPTIONS, log_settings
+from loadgen.report.power.settings import LOG_OPTIONS, LogSettings, log_settings
 from loadgen.report.render.write import indented, write_report
 from loadgen.report.score_card import ScoreCard, card_document
 from loadgen.run.archive import compared, repeat_directory, write_bundle
@@ -23,11 +22,6 @@ from loadgen.run.coordinator import RunResult
 from loadgen.run.progress import progress_on
 from loadgen.run.rundir import default_directory, require_free
 from loadgen.run.testbed import Testbed
-
-
-def play_and_show(scenario: Scenario, flags: Flags) -> int:
-    check_power_logs(scenario)
-    return show(play(scenario, flags), scenario, flags)
 
 
 def play(scenario: Scenario, flags: Flags) -> RunResult:
@@ -40,19 +34,16 @@ def play(scenario: Scenario, flags: Flags) -> RunResult:
         return on_testbed(work, [scenario], scenario.case, flags, lends=False)
 
 
-def check_power_logs(scenario: Scenario) -> None:
-    """Refuse power logs that cannot be used before a run is made; raises PowerLogError."""
-    settings = log_settings(scenario.pdu, *(getattr(scenario, name) for name in LOG_OPTIONS))
-    if settings is not None:
-        require_readable(settings)
+def logs_of(scenario: Scenario) -> LogSettings | None:
+    """Return the power logs that a scenario names, None without any; raises PowerLogError."""
+    return log_settings(scenario.pdu, *(getattr(scenario, name) for name in LOG_OPTIONS))
 
 
 def score(directory: Path, scenario: Scenario) -> ScoreCard:
     """Return the score card of a run directory, and write it there in every rendering."""
-    rack_units: Any = scenario.plain().get("rack_units")
-    how = {name: getattr(scenario, name) for name in LOG_OPTIONS}
+    rack_units = getattr(scenario, "rack_units", None)
     try:
-        card = summarize_run(directory, scenario.pdu, rack_units=rack_units, **how)
+        card = summarize_run(directory, logs_of(scenario), rack_units)
     except PowerLogError:
         # A faulty log must not withhold the score card of a run.
         write_report(report_of([summarize_run(directory, rack_units=rack_units)]), directory)
@@ -97,14 +88,11 @@ def show(
     return result.exit_status
 
 
-def play_variant(scenario: Scenario, flags: Flags) -> int:
-    if not flags["repeat"]:
-        return play_and_show(scenario, flags)
-    check_power_logs(scenario)
-    return _twice(scenario, flags)
-
-
-def _twice(scenario: Scenario, flags: Flags) -> int:
+def play_case(scenario: Scenario, flags: Flags) -> int:
+    """Play a scenario, with `--repeat` twice, and show its results; return the exit status."""
+    require_readable(logs_of(scenario))
+    if not flags.get("repeat"):
+        return show(play(scenario, flags), scenario, flags)
     directory = flags["out"] or default_directory(datetime.now(UTC), scenario.case)
     again = repeat_directory(directory)
     for path in (directory, again):

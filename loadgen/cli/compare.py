@@ -7,7 +7,7 @@ from typing import Any
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES
 from loadgen.cli import options
-from loadgen.cli.cases import check_power_logs, score
+from loadgen.cli.cases import logs_of, score
 from loadgen.cli.result_text import (
     Paper,
     advice_of,
@@ -28,6 +28,7 @@ from loadgen.report.build.compare import (
     sides_of,
 )
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.log import require_readable
 from loadgen.report.record import runs_in
 from loadgen.report.render.text import name, notice_lines, number
 from loadgen.report.render.write import write_comparison
@@ -39,7 +40,7 @@ def compare_brokers(case: Case[Any], flags: options.Flags) -> int:
     brokers = flags["sides"]
     _require_sides(brokers)
     scenario = options.read_scenario(case, {**flags, "broker": one_of(brokers)})
-    check_power_logs(scenario)
+    require_readable(logs_of(scenario))
     axes = (("broker", tuple(brokers)),)
     grid = Sweep(scenario, axes, flags["repeat"], again=True, strict=True, folder=SIDES)
     result = played(grid, f"compare-{case.name}", flags)

@@ -1,6 +1,5 @@
 """The score card of one run without Spark, which a run prints at its end."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -10,7 +9,7 @@ import orjson
 from loadgen.report.build.card import build, wall_window
 from loadgen.report.power.formats import parse_columns
 from loadgen.report.power.power import OutletPower, outlets_over, require_usable
-from loadgen.report.power.settings import LogSettings, PduLog, log_settings
+from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.record import RunFiles, load_intervals, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.report.views import Views, views_of
@@ -20,24 +19,13 @@ from loadgen.sentences import POWER_TEXT
 
 
 def summarize_run(
-    run_dir: Path,
-    pdu_logs: Sequence[str | Path] = (),
-    pdu_timezone: str | None = None,
-    rack_units: float | None = None,
-    *,
-    pdu_columns: str | None = None,
-    pdu_offset: str | None = None,
-    pdu_format: str | Path | None = None,
+    run_dir: Path, logs: LogSettings | None = None, rack_units: float | None = None
 ) -> ScoreCard:
-    """Read a run directory and make its score card; nothing is written.
+    """Read a run directory and make its score card, with power logs; nothing is written.
 
-    `pdu_logs` are `[NODE=]FILE[#OUTLET,...]`, `pdu_columns` is `KEY=VALUE,...`, and `pdu_format` a
-    file of formats. `pdu_timezone` is the IANA name of the logs' zone, None for this host's;
-    `pdu_offset` is the lead of the PDU's clock, such as 1.5s or -2s. `rack_units` is the height of
-    the system under test. Raise RunDirectoryError and PowerLogError.
+    `rack_units` is the height of the system under test. Raise RunDirectoryError and PowerLogError.
     """
-    settings = log_settings(pdu_logs, pdu_timezone, pdu_columns, pdu_offset, pdu_format)
-    return summarize(open_run(run_dir), settings, rack_units)
+    return summarize(open_run(run_dir), logs, rack_units)
 
 
 def summarize(

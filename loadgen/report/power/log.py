@@ -111,10 +111,11 @@ def require_files(settings: LogSettings | None) -> None:
         _bytes_of(log, 1)
 
 
-def require_readable(settings: LogSettings) -> None:
+def require_readable(settings: LogSettings | None) -> None:
     """Raise PowerLogError for the first log that cannot be used so far; it may still grow."""
-    for log in settings.logs:
-        samples_of(_bytes_of(log), str(log.path), settings, may_grow=True)
+    if settings is not None:
+        for log in settings.logs:
+            samples_of(_bytes_of(log), str(log.path), settings, may_grow=True)
 
 
 def _bytes_of(log: PduLog, most: int = -1) -> bytes:

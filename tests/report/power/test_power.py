@@ -24,7 +24,7 @@ from loadgen.report.power.power import (
     require_usable,
     steps_of,
 )
-from loadgen.report.power.settings import PduLog
+from loadgen.report.power.settings import PduLog, log_settings
 from tests.examples import examples
 from tests.refusals import refused
 from tests.report.power.test_log import minute, settings_of
@@ -233,7 +233,7 @@ def test_the_row_says_what_is_wrong_with_its_watts(make: ModuleType, tmp_path: P
 
     def rows(log: str) -> dict[str, tuple[float | None, str]]:
         (tmp_path / "pdu.csv").write_text(log)
-        card = summarize_run(run, [tmp_path / "pdu.csv"], "UTC")
+        card = summarize_run(run, log_settings([tmp_path / "pdu.csv"], "UTC"))
         renderings = [str(text) for text in make.rendered(card)[:3]]
         for remark in (row.remark.partition("/")[0] for row in card.rows):
             assert all(remark in text for text in renderings)
@@ -268,7 +268,7 @@ def test_the_row_says_in_which_zone_bare_times_were_read(
             f"{time:%Y-%m-%d %H:%M:%S.%f}{zone},{outlet},50.0" for time in times for outlet in "12"
         ]
         (tmp_path / "pdu.csv").write_text("\n".join(["time,outlet,Power (W)", *lines]))
-        card = summarize_run(run, [tmp_path / "pdu.csv"], timezone)
+        card = summarize_run(run, log_settings([tmp_path / "pdu.csv"], timezone))
         (row,) = (row for row in card.rows if row.name == "PERSISTENT.MPW")
         assert row.value == 5.0
         return row.remark
