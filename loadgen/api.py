@@ -205,9 +205,8 @@ def scenario_file(path: str | Path, case: str | None = None, **fields: object) -
     try:
         keys = read_toml(Path(path).read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not text"
-        message = API_TEXT.UNREADABLE_SCENARIO(path=str(path)[:200], reason=reason.lower())
-        raise ScenarioError(message) from None
+        reason = error if isinstance(error, OSError) else "not text"
+        raise ScenarioError(API_TEXT.UNREADABLE_SCENARIO(path=Path(path), reason=reason)) from None
     named = case or keys.get("case")
     if not isinstance(named, str):
         raise ScenarioError(API_TEXT.NO_CASE())

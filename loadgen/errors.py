@@ -88,12 +88,6 @@ class RemoteProtocolError(ProtocolError):
         self.reason_code = reason_code
 
 
-def system_reason(error: OSError) -> str:
-    """Return the system's words for an error, begun in lower case as the rest of a sentence."""
-    words = error.strerror or str(error)  # with paths, if they are a library's
-    return words[:1].lower() + words[1:] if words[1:2].islower() else words
-
-
 def reword(error: LoadgenError, words: str) -> None:
     """Replace the message of an error; its code and values remain."""
     error.args = (Text.of(words, error.code, error.values), *error.args[1:])

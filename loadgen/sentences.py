@@ -7,7 +7,8 @@
 A template of several parts is a list: a part after the first is left out if one of its values is
 None or empty. `{count:message|messages}` is a count with its noun. A tuple of values is listed.
 `{p99:us}` is a time in the unit that suits it, `{bound:.4us}` one with four digits, and
-`{share:.1%}` has a space before its sign.
+`{share:.1%}` has a space before its sign. A Path is shown by `printable`, an OSError by
+`system_reason`.
 """
 
 import string
@@ -16,10 +17,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 _DURATIONS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
 """Units of a duration, and the microseconds of each."""
+
+_PATH_CHARACTERS = 200  # longest path that is shown whole
 
 Values = Mapping[str, Any]  # the values of a sentence, by their names in its template
 
@@ -49,7 +53,7 @@ class Sentence:
         return templates(self.package)[self.code]
 
     def __call__(self, **values: Any) -> Text:
-        return render(self.code, self.parts, values)
+        return render(self.code, self.parts, {name: _shown(each) for name, each in values.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +126,31 @@ def percent(share: float | None, digits: int = 0) -> str:
     return "" if share is None else f"{100 * share:.{digits}f} %"
 
 
+def printable(text: str, limit: int) -> str:
+    """Return at most `limit` characters of the text, with escapes for what is not printable."""
+    short = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for c in short
+    )
+
+
+def system_reason(error: OSError) -> str:
+    """Return the system's words for an error, begun in lower case as the rest of a sentence."""
+    words = error.strerror or str(error)  # with paths, if they are a library's
+    return words[:1].lower() + words[1:] if words[1:2].islower() else words
+
+
 def listed(texts: Sequence[str], most: int, further: str = "more") -> str:
     """Return up to `most` of the texts with commas between, and the number of `further` ones."""
     left_out = len(texts) - most
     return ", ".join(texts[:most]) + (f" and {left_out:,} {further}" if left_out > 0 else "")
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, OSError):
+        return system_reason(value)
+    return printable(str(value), _PATH_CHARACTERS) if isinstance(value, Path) else value
 
 
 class _Formatter(string.Formatter):

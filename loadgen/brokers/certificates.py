@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from loadgen.errors import CannotRunError, UsageError, system_reason
+from loadgen.errors import CannotRunError, UsageError
 from loadgen.sentences import BROKER_TEXT
 
 KeyKind = Literal["rsa", "ecdsa"]
@@ -124,8 +124,7 @@ def _claimed(directory: Path) -> Iterator[None]:
             raise UsageError(BROKER_TEXT.DIRECTORY_OCCUPIED(path=shown))
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        message = BROKER_TEXT.DIRECTORY_NOT_MADE(path=shown, reason=system_reason(error))
-        raise CannotRunError(message) from None
+        raise CannotRunError(BROKER_TEXT.DIRECTORY_NOT_MADE(path=shown, reason=error)) from None
     try:
         yield
     except BaseException as error:
@@ -135,8 +134,7 @@ def _claimed(directory: Path) -> Iterator[None]:
         if not existed:
             directory.rmdir()
         if isinstance(error, OSError):
-            message = BROKER_TEXT.FILE_NOT_WRITTEN(path=shown, reason=system_reason(error))
-            raise CannotRunError(message) from None
+            raise CannotRunError(BROKER_TEXT.FILE_NOT_WRITTEN(path=shown, reason=error)) from None
         raise
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from loadgen.brokers.this_host import local_addresses, process_table
-from loadgen.errors import HostLimitError, system_reason
+from loadgen.errors import HostLimitError
 from loadgen.sentences import BROKER_TEXT
 
 _RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -65,7 +65,7 @@ def listen(host: str, port: int = 0) -> socket.socket:
             break
         listener.setblocking(False)
         return listener
-    reason = system_reason(problem) if problem is not None else "no port to try"
+    reason = problem or "no port to try"
     place = f"{host}:{port}" if port else host
     raise HostLimitError(BROKER_TEXT.CANNOT_LISTEN(place=place, reason=reason))
 

@@ -7,8 +7,8 @@ from loadgen.cli.cluster import parsed
 from loadgen.cli.options import Flags
 from loadgen.plan.units import parse_address
 from loadgen.run.hosts.agent import join_runs
-from loadgen.run.redaction import printable
 from loadgen.run.secrets import agent_secret
+from loadgen.sentences import printable
 
 
 def join(flags: Flags) -> int:

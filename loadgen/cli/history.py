@@ -17,8 +17,7 @@ from loadgen.report.history import documents_in, history_report, weeks_of
 from loadgen.report.render.html import to_html
 from loadgen.report.render.text import name, number
 from loadgen.report.render.write import to_json, write_files
-from loadgen.run.redaction import printable
-from loadgen.sentences import CLI_TEXT, SPARK_TEXT
+from loadgen.sentences import CLI_TEXT, SPARK_TEXT, printable
 from loadgen.spark.history_table import add_cards, courses_of, remove_runs
 from loadgen.spark.remote import is_url
 from loadgen.spark.session import open_session
@@ -59,10 +58,7 @@ def _documents(path: Path) -> list[tuple[str, dict[str, object]]]:
     try:
         data = file.read_bytes()
     except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise RunDirectoryError(
-            CLI_TEXT.UNREADABLE_CARD(file=printable(str(file), 200), reason=reason)
-        ) from None
+        raise RunDirectoryError(CLI_TEXT.UNREADABLE_CARD(file=file, reason=error)) from None
     where = printable(str(file), 200)
     return [(where, document) for document in documents_in(data, where)]
 

@@ -20,7 +20,7 @@ def import_mqttbench(flags: Flags) -> int:
     out, clients = flags["out"], flags["clients"]
     for path in (out, clients):
         if path is not None and path.exists():
-            raise UsageError(CLI_TEXT.EXISTS(path=str(path)[:200]))
+            raise UsageError(CLI_TEXT.EXISTS(path=path))
     imported = import_clients(_parsed(flags["file"]), None if clients is None else str(clients))
     if clients is not None:
         lines = io.StringIO()
@@ -47,8 +47,7 @@ def _parsed(path: Path) -> object:
             )
         data = path.read_bytes()
     except OSError as error:
-        reason = (error.strerror or "cannot be opened").lower()
-        raise ScenarioError(CLI_TEXT.UNREADABLE_CLIENT_LIST(shown=shown, reason=reason)) from None
+        raise ScenarioError(CLI_TEXT.UNREADABLE_CLIENT_LIST(shown=shown, reason=error)) from None
     with suppress(orjson.JSONDecodeError):
         return orjson.loads(data)
     try:

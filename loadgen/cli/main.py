@@ -22,9 +22,9 @@ from loadgen.errors import LoadgenError, UsageError
 from loadgen.kernels.compiled import leave_plain
 from loadgen.plan.fields import option_of
 from loadgen.plan.removed import removal
-from loadgen.run.redaction import HIDDEN, printable, redact_command, scrub
+from loadgen.run.redaction import HIDDEN, redact_command, scrub
 from loadgen.run.rundir import disk_errors
-from loadgen.sentences import CLI_TEXT, read_table
+from loadgen.sentences import CLI_TEXT, printable, read_table
 
 _MESSAGE_CHARACTERS = 1_000
 _REWORDED = read_table("loadgen.cli", "usage.toml")

@@ -40,7 +40,7 @@ _OPTIONS = {
 def write_scenario(flags: Flags) -> int:
     path = flags["file"]
     if path.exists():
-        raise UsageError(CLI_TEXT.EXISTS(path=str(path)[:200]))
+        raise UsageError(CLI_TEXT.EXISTS(path=path))
     write_new(path, _scenario_text(_answers(flags)))
     print(f"loadgen run {path}")
     return 0

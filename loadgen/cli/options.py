@@ -16,12 +16,12 @@ import typer
 from loadgen.cases.case import Case
 from loadgen.cases.registry import CASES, RENAMED, build_scenario, require_groups
 from loadgen.cli.help import COMMON, HELP_ALL, GroupedCommand, HelpInOrder
-from loadgen.errors import CannotRunError, ScenarioError, UsageError, system_reason
+from loadgen.errors import CannotRunError, ScenarioError, UsageError
 from loadgen.plan.fields import Count, FieldKind, Flag, option_of
 from loadgen.plan.scenario import FILE_LIMIT_CHARACTERS, Scenario, read_toml
 from loadgen.plan.units import shown
-from loadgen.run.redaction import printable, scrub
-from loadgen.sentences import CLI_TEXT, read_table
+from loadgen.run.redaction import scrub
+from loadgen.sentences import CLI_TEXT, printable, read_table
 
 Flags = Mapping[str, Any]
 """Options of a command line: text, a list of texts or a boolean; None if absent."""
@@ -300,9 +300,7 @@ def write_new(path: Path, text: str, mode: int = 0o644) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise CannotRunError(
-            CLI_TEXT.NOT_WRITTEN(path=str(path)[:200], reason=system_reason(error))
-        ) from None
+        raise CannotRunError(CLI_TEXT.NOT_WRITTEN(path=path, reason=error)) from None
 
 
 _SCENARIOS = "scenarios"
@@ -320,8 +318,7 @@ def _file(path: Path) -> dict[str, object]:
         if scrub(text, ()) != text:
             _warn_of_readers(path)
     except OSError as error:
-        reason = (error.strerror or "cannot be opened").lower()
-        raise ScenarioError(CLI_TEXT.UNREADABLE_SCENARIO(name=name, reason=reason)) from None
+        raise ScenarioError(CLI_TEXT.UNREADABLE_SCENARIO(name=name, reason=error)) from None
     except UnicodeDecodeError:
         raise ScenarioError(CLI_TEXT.SCENARIO_NOT_UTF_8(name=name)) from None
     return read_toml(text)

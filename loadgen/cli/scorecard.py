@@ -24,9 +24,8 @@ from loadgen.report.render.markdown import to_markdown
 from loadgen.report.render.text import name
 from loadgen.report.render.write import to_json, write_files, write_report
 from loadgen.report.score_card import About, ScoreCard
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import disk_errors
-from loadgen.sentences import CLI_TEXT
+from loadgen.sentences import CLI_TEXT, printable
 from loadgen.spark.history_table import past_comparisons
 from loadgen.spark.job import make_scorecards
 from loadgen.spark.remote import is_url

@@ -23,9 +23,8 @@ from loadgen.metrics import interval
 from loadgen.metrics.interval import INTERVAL_SCHEMA, LATER, RUN_METADATA_KEY
 from loadgen.plan.reading import Object, at, objects, part
 from loadgen.report.build.broker_section import BrokerRecords, read_bounded, read_broker
-from loadgen.run.redaction import printable
 from loadgen.run.seal import Integrity, verify
-from loadgen.sentences import REPORT_TEXT, Sentence
+from loadgen.sentences import REPORT_TEXT, Sentence, printable
 
 SCHEMA = 1  # version of run.json that this program understands
 LARGEST_MANIFEST_BYTES = 64 << 20
@@ -250,15 +249,14 @@ def runs_in(directory: Path) -> list[Path]:
 
     Directories of saturated runs are left out. Raise RunDirectoryError if there are none.
     """
-    where = printable(str(directory), _LONGEST_SHOWN)
     if not directory.is_dir():
-        raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=where))
+        raise RunDirectoryError(REPORT_TEXT.NO_DIRECTORY(where=directory))
     if (directory / "run.json").exists():
         return [directory]
     paths = [path for depth in ("*", "*/*") for path in directory.glob(f"{depth}/run.json")]
     runs = sorted(path.parent for path in paths if SATURATED not in path.parts)
     if not runs:
-        raise RunDirectoryError(REPORT_TEXT.NO_RUNS(where=where))
+        raise RunDirectoryError(REPORT_TEXT.NO_RUNS(where=directory))
     return runs
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import orjson
 
 from loadgen.cases.registry import CASES
-from loadgen.errors import RunDirectoryError, system_reason
-from loadgen.run.redaction import printable
+from loadgen.errors import RunDirectoryError
 from loadgen.run.rundir import replacing
 from loadgen.run.seal import verify
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 
 _DRIVER_OUTPUT = ("events.jsonl", "broker.jsonl")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same archive
@@ -41,13 +40,12 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
             why = "a document of one of them is damaged"
         if why:
             reason = printable(why, 500)
-            message = RUN_TEXT.NO_REPETITION(path=_shown(repeat), run=_shown(run), reason=reason)
-            raise RunDirectoryError(message)
+            raise RunDirectoryError(RUN_TEXT.NO_REPETITION(path=repeat, run=run, reason=reason))
     try:
         texts = disclosure.disclosed_files(main, again)
         files = {name: text.encode() for name, text in texts.items()}
     except _DAMAGED:
-        raise RunDirectoryError(RUN_TEXT.DAMAGED_DOCUMENTS(path=_shown(run))) from None
+        raise RunDirectoryError(RUN_TEXT.DAMAGED_DOCUMENTS(path=run)) from None
     scenario = orjson.dumps(main.run.get("scenario"), option=orjson.OPT_INDENT_2)
     members: list[tuple[str, bytes | Path]] = [*files.items(), ("config/scenario.json", scenario)]
     archive = _next_to(run, ".jar") if out is None else out
@@ -60,7 +58,7 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
                 members.append((f"DriverOutput/{folder}-{path.name}", path))
         members.append((f"DriverOutput/{folder}-console.txt", _console(directory)))
     if archive.exists():
-        raise RunDirectoryError(RUN_TEXT.EXISTS(path=_shown(archive)))
+        raise RunDirectoryError(RUN_TEXT.EXISTS(path=archive))
     try:
         with replacing(archive) as hidden, zipfile.ZipFile(hidden, "w") as jar:
             for name, content in members:
@@ -68,9 +66,8 @@ def write_bundle(run: Path, repeat: Path | None = None, out: Path | None = None)
                 jar.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and archive.parent.is_dir():
-            raise RunDirectoryError(RUN_TEXT.STILL_WRITTEN(path=_shown(run))) from None
-        reason = system_reason(error)
-        raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=_shown(archive), reason=reason)) from None
+            raise RunDirectoryError(RUN_TEXT.STILL_WRITTEN(path=run)) from None
+        raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=archive, reason=error)) from None
     return archive
 
 
@@ -112,12 +109,12 @@ def read_finished(directory: Path) -> tuple[Any, Any]:
     case = CASES.get(str(run.get("case")))
     if case is None or not case.disclosure:
         cases = tuple(case.name for case in CASES.values() if case.disclosure)
-        raise RunDirectoryError(RUN_TEXT.NO_DISCLOSURE(path=_shown(directory), cases=cases))
+        raise RunDirectoryError(RUN_TEXT.NO_DISCLOSURE(path=directory, cases=cases))
     document = _document(directory, case.document)
     integrity = verify(directory, run)
     if integrity.state == "changed":
         changes = "; ".join(integrity.changes)
-        raise RunDirectoryError(RUN_TEXT.CHANGED_RUN(path=_shown(directory), changes=changes))
+        raise RunDirectoryError(RUN_TEXT.CHANGED_RUN(path=directory, changes=changes))
     disclosure = import_module(case.disclosure)
     return disclosure.FinishedRun(run, document, integrity.state == "intact"), disclosure
 
@@ -126,14 +123,10 @@ def _document(directory: Path, name: str) -> Mapping[str, Any]:
     try:
         document = orjson.loads((directory / name).read_bytes())
     except OSError as error:
-        values = {"path": _shown(directory), "name": name, "reason": system_reason(error)}
-        raise RunDirectoryError(RUN_TEXT.NO_DOCUMENT(**values)) from None
+        message = RUN_TEXT.NO_DOCUMENT(path=directory, name=name, reason=error)
+        raise RunDirectoryError(message) from None
     except orjson.JSONDecodeError:
         document = None
     if not isinstance(document, dict) or document.get("schema") != 1:
-        raise RunDirectoryError(RUN_TEXT.BAD_DOCUMENT(path=_shown(directory), name=name))
+        raise RunDirectoryError(RUN_TEXT.BAD_DOCUMENT(path=directory, name=name))
     return document
-
-
-def _shown(path: Path) -> str:
-    return printable(str(path), 200)

@@ -23,9 +23,9 @@ from loadgen.plan.scenario import HEADER_BYTES
 from loadgen.plan.stages import presence
 from loadgen.run.host_watch import GAP_NS, HostSample, between, network_within
 from loadgen.run.hosts.worker_pool import Loss
-from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, RunState, Window, WorkerStall
 from loadgen.run.tally import Tally
+from loadgen.sentences import printable
 
 
 def facts_of(

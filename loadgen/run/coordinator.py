@@ -28,12 +28,11 @@ from loadgen.run.devices_file import write_devices
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interval_files import course, window_rows
 from loadgen.run.phases import PhaseRunner
-from loadgen.run.redaction import printable
 from loadgen.run.run_document import RunDocument
 from loadgen.run.rundir import EventLog
 from loadgen.run.tasks import background
 from loadgen.run.watched import Loads, stored_messages
-from loadgen.sentences import RUN_TEXT, counted
+from loadgen.sentences import RUN_TEXT, counted, printable
 
 CRASH_COMMAND_LIMIT_S: Final = 120.0
 """Longest time of a user's command that kills and restarts a broker."""

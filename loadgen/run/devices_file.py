@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.addressing import client_id
 from loadgen.plan.plan import Plan
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, replacing
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 from loadgen.worker.closing import UNKNOWN
 from loadgen.worker.logins import listed_clients
 
@@ -94,14 +93,13 @@ def write_devices(directory: Path, plan: Plan, finals: Mapping[int, Mapping[str,
 
 def read_devices(directory: Path) -> pa.Table:
     """Read the rows of a run; raise RunDirectoryError if it has none or they are damaged."""
-    path = printable(str(directory), 200)
     found = sorted((directory / "devices").glob("part-*.parquet"))
     if not found:
-        raise RunDirectoryError(RUN_TEXT.NO_DEVICES(path=path))
+        raise RunDirectoryError(RUN_TEXT.NO_DEVICES(path=directory))
     try:
         return pa.concat_tables([pq.read_table(part) for part in found])
     except (OSError, pa.ArrowInvalid) as error:
-        raise RunDirectoryError(RUN_TEXT.BAD_DEVICES(path=path, error=error)) from None
+        raise RunDirectoryError(RUN_TEXT.BAD_DEVICES(path=directory, error=str(error))) from None
 
 
 def _expected(stream: Column, sent: Column, first: Column, streams: Column) -> Column:

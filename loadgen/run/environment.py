@@ -18,14 +18,13 @@ import loadgen
 from loadgen import PROGRAM
 from loadgen.brokers.ports import ephemeral_ports
 from loadgen.brokers.this_host import available_memory_bytes, local_addresses
-from loadgen.errors import CannotRunError, system_reason
+from loadgen.errors import CannotRunError
 from loadgen.plan.fit import Host
 from loadgen.run.control_groups import memory_left, processor_quota, words_of
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import make_folder, write_json
 from loadgen.run.seal import digest_of
 from loadgen.run.tuning import Demand, compare, observe, read_profile, tuning_record
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 
 CALIBRATION_SCHEMA = 1
 _SHARED_PACKAGES = ("numba", "numpy", "orjson", "pyarrow", "pydantic")
@@ -107,7 +106,7 @@ def store_calibration(result: Mapping[str, Any]) -> Path:
         make_folder(path.parent)
         write_json(path, result)
     except OSError as error:
-        raise CannotRunError(RUN_TEXT.NOT_STORED(reason=system_reason(error))) from None
+        raise CannotRunError(RUN_TEXT.NOT_STORED(reason=error)) from None
     return path
 
 

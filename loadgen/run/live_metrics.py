@@ -16,7 +16,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import numpy as np
 
-from loadgen.errors import CannotRunError, system_reason
+from loadgen.errors import CannotRunError
 from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.histogram import highest_values
 from loadgen.plan.plan import Plan
@@ -161,8 +161,7 @@ def served_metrics(
         kind = type("Server", (ThreadingMixIn, WSGIServer), settings)
         server: WSGIServer = make_server(str(name), int(number), application, kind, _Quiet)
     except OSError as error:
-        reason = system_reason(error)
-        raise CannotRunError(RUN_TEXT.NO_METRICS(address=address, reason=reason)) from None
+        raise CannotRunError(RUN_TEXT.NO_METRICS(address=address, reason=error)) from None
     thread = Thread(target=server.serve_forever, args=(_LOOK_S,), daemon=True)
     thread.start()
     try:

@@ -25,11 +25,11 @@ from loadgen.run.host_watch import thinned
 from loadgen.run.hosts.worker_pool import WorkerPool
 from loadgen.run.interval_files import IntervalWriter
 from loadgen.run.progress import Progress, Snapshot
-from loadgen.run.redaction import printable
 from loadgen.run.run_state import NS, WorkerStall, state_before, timed_groups
 from loadgen.run.rundir import EventLog
 from loadgen.run.tally import p99_us
 from loadgen.run.tasks import background, every
+from loadgen.sentences import printable
 from loadgen.worker.recorder import decode_intervals, numbers_of
 from loadgen.worker.shared_counts import private_page
 from loadgen.worker.subscription_marks import SubscriptionMarks

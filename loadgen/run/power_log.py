@@ -50,7 +50,7 @@ class RaplPackages:
                     self._zones[name] = zone / "energy_uj", range_uj
             self._last = self._counters()
         except (OSError, ValueError) as error:
-            raise CannotRunError(RUN_TEXT.RAPL_UNREADABLE(error=error)) from None
+            raise CannotRunError(RUN_TEXT.RAPL_UNREADABLE(error=str(error))) from None
         if not self._zones:
             raise CannotRunError(RUN_TEXT.NO_RAPL(path=powercap))
         self._used = dict.fromkeys(self._zones, 0)

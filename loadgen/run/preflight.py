@@ -17,7 +17,7 @@ from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.brokers.rehearsal import Wanted, folded, rehearse, version_of
 from loadgen.brokers.watch import require_process
 from loadgen.cases.registry import case_of, resolve, vary
-from loadgen.errors import BrokerRefusedError, ScenarioError, system_reason
+from loadgen.errors import BrokerRefusedError, ScenarioError
 from loadgen.kernels.payload import HEADER_BYTES, IN_FRONT
 from loadgen.mqtt.codec import CLIENT_ID_CHARACTERS
 from loadgen.mqtt.constants import MQTT_3_1, VERSION_NAMES
@@ -31,9 +31,8 @@ from loadgen.plan.rehearsal import acquainted
 from loadgen.plan.scenario import WHOLE_SIZE_MAXIMUM_BYTES, Scenario, processors_of
 from loadgen.plan.sut import FILE_LIMIT_CHARACTERS, read_description
 from loadgen.run.environment import host_of, machine_identity
-from loadgen.run.redaction import printable
 from loadgen.run.secrets import with_secrets
-from loadgen.sentences import BROKER_TEXT, PLAN_TEXT, RUN_TEXT
+from loadgen.sentences import BROKER_TEXT, PLAN_TEXT, RUN_TEXT, printable
 from loadgen.worker import tls
 from loadgen.worker.logins import connect_of, listed_clients
 
@@ -191,8 +190,7 @@ def _size_of_payload(
                     raise ScenarioError(PLAN_TEXT.TWO_HEADERS())
                 size_bytes = header_bytes + len(body)
     except OSError as error:
-        cause = system_reason(error)
-        raise ScenarioError(RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=cause)) from None
+        raise ScenarioError(RUN_TEXT.UNREADABLE(field=name, path=file_name, reason=error)) from None
     if size_bytes > limit_bytes:
         raise ScenarioError(RUN_TEXT.LARGE(field=name, size=size_bytes, most=limit_bytes))
     size = (size_bytes, size_bytes)
@@ -278,8 +276,7 @@ def described_system(plan: Plan) -> dict[str, dict[str, Any]]:
         with Path(plan.scenario.sut).open("rb") as file:
             text = file.read(4 * FILE_LIMIT_CHARACTERS + 1).decode("utf-8")
     except OSError as error:
-        reason = system_reason(error)
-        raise ScenarioError(RUN_TEXT.UNREADABLE(field="sut", path=shown, reason=reason)) from None
+        raise ScenarioError(RUN_TEXT.UNREADABLE(field="sut", path=shown, reason=error)) from None
     except UnicodeDecodeError:
         raise ScenarioError(RUN_TEXT.NOT_UTF_8(field="sut", path=shown)) from None
     return read_description(text)

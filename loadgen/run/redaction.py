@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from loadgen import errors
 from loadgen.errors import CannotRunError, LoadgenError
-from loadgen.sentences import Text
+from loadgen.sentences import Text, printable
 
 HIDDEN = "***"
 _LOGIN = re.compile(r"(?<=://)([^/@\s:]*):([^@\s]+)@")
@@ -16,15 +16,6 @@ _SECRET_GIVEN = re.compile(rf"(?:[\w-]+=)?[\w.-]*{_SECRET_NAME.pattern}[\w.-]*=(
 """NAME=, or OPTION=NAME=."""
 SOURCE = re.compile(r"prompt|env:\w+|file:.+|command:.+")
 """The source of a secret, which is not secret itself (`plan.fields.Secret`)."""
-
-
-def printable(text: str, limit: int) -> str:
-    """Return at most `limit` characters of the text, with escapes for what is not printable."""
-    short = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
-        for c in short
-    )
 
 
 def error_from(header: Mapping[str, Any], where: str = "") -> LoadgenError:

@@ -24,10 +24,11 @@ from loadgen.run.environment import environment
 from loadgen.run.host_watch import HostSample, between, difference
 from loadgen.run.hosts.remote_host import Hosts
 from loadgen.run.preflight import described_system
-from loadgen.run.redaction import printable, redact_command
+from loadgen.run.redaction import redact_command
 from loadgen.run.run_state import Outcome, RunState, Window
 from loadgen.run.rundir import write_json
 from loadgen.run.tuning import demand_of
+from loadgen.sentences import printable
 
 _VERSIONED = re.compile(r"(\S.*?)(?: version)? v?(\d\S*)")
 """As brokers and people write a name with a version."""

@@ -12,8 +12,8 @@ from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import HostAttendance, HostSample
 from loadgen.run.rate_step_watch import RateStepWatch
-from loadgen.run.redaction import printable
 from loadgen.run.tally import Tally
+from loadgen.sentences import printable
 
 NS = 1_000_000_000
 FAILURES_LIMIT = 20

@@ -16,9 +16,9 @@ from typing import IO, Any, Final
 
 import orjson
 
-from loadgen.errors import DiskError, HostLimitError, RunDirectoryError, system_reason
-from loadgen.run.redaction import printable, scrub
-from loadgen.sentences import RUN_TEXT
+from loadgen.errors import DiskError, HostLimitError, RunDirectoryError
+from loadgen.run.redaction import scrub
+from loadgen.sentences import RUN_TEXT, printable
 
 EVENTS_A_KIND = 1000  # events of one kind that are written; the rest is only counted
 KINDS = 200  # maximum number of kinds of events in a run; events of further kinds are dropped
@@ -106,9 +106,8 @@ def directory_errors(path: Path) -> Iterator[None]:
             yield
     except OSError as error:
         is_file = isinstance(error, (FileExistsError, NotADirectoryError))
-        reason = "it is a file" if is_file else system_reason(error)
-        shown = printable(str(path), 200)
-        raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=shown, reason=reason)) from None
+        reason = "it is a file" if is_file else error
+        raise RunDirectoryError(RUN_TEXT.NOT_WRITTEN(path=path, reason=reason)) from None
 
 
 @contextmanager
@@ -158,8 +157,7 @@ def exclusive(directory: Path, *, wait: bool = False) -> Iterator[None]:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 except BlockingIOError:
-                    message = RUN_TEXT.IN_USE(path=printable(str(directory), 200))
-                    raise RunDirectoryError(message) from None
+                    raise RunDirectoryError(RUN_TEXT.IN_USE(path=directory)) from None
             yield
         finally:
             os.close(lock)
@@ -170,7 +168,7 @@ def require_free(path: Path) -> None:
     with directory_errors(path):
         occupied = path.exists() and next(path.iterdir(), None) is not None
     if occupied:
-        raise RunDirectoryError(RUN_TEXT.NOT_EMPTY(path=printable(str(path), 200)))
+        raise RunDirectoryError(RUN_TEXT.NOT_EMPTY(path=path))
 
 
 def claim(path: Path) -> Path:

@@ -18,9 +18,8 @@ import orjson
 
 from loadgen.cases.registry import DOCUMENTS
 from loadgen.errors import RunDirectoryError
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import write_atomically, write_json
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 
 SUMS = "SHA256SUMS"  # file of the digests, in the format of coreutils
 _RESULTS = ("intervals/*.parquet", "devices/*.parquet", "messages/*.parquet", *DOCUMENTS)

@@ -16,10 +16,10 @@ from subprocess import DEVNULL, PIPE
 from typing import Any, Final
 
 from loadgen.brokers.process import ServedBroker
-from loadgen.errors import ScenarioError, system_reason
+from loadgen.errors import ScenarioError
 from loadgen.plan.plan import Plan
-from loadgen.run.redaction import SOURCE, printable
-from loadgen.sentences import RUN_TEXT
+from loadgen.run.redaction import SOURCE
+from loadgen.sentences import RUN_TEXT, printable
 
 _NAMES: Final = {
     "user": "User name of the broker",
@@ -153,14 +153,12 @@ def _withhold(variable: str) -> bool:
 
 def _content_of(name: str, where: str) -> bytes:
     path = Path(where).expanduser()
-    shown = printable(str(path), 200)
     try:
         # Before it is opened: a pipe waits for its writer.
         if readable_by_others(path):
             mode = f"{stat.S_IMODE(path.stat().st_mode):04o}"
-            raise ScenarioError(RUN_TEXT.READABLE(field=name, path=shown, mode=mode))
+            raise ScenarioError(RUN_TEXT.READABLE(field=name, path=path, mode=mode))
         with path.open("rb") as file:
             return file.read(_LIMIT_BYTES + 3)
     except OSError as error:
-        message = RUN_TEXT.UNREADABLE(field=name, path=shown, reason=system_reason(error))
-        raise ScenarioError(message) from None
+        raise ScenarioError(RUN_TEXT.UNREADABLE(field=name, path=path, reason=error)) from None

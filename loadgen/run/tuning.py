@@ -27,8 +27,7 @@ from loadgen.plan.deliveries import direct_senders, mean_deliveries, sent_rate
 from loadgen.plan.fit import broker_descriptors, needs_of
 from loadgen.plan.plan import Plan
 from loadgen.run.control_groups import control_groups, words_of
-from loadgen.run.redaction import printable
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 
 Area = Literal["limit", "cgroup", "sysctl", "nic", "cpu", "service"]
 Rule = Literal["least", "most", "is", "covers", "holds", "stopped"]

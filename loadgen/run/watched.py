@@ -20,10 +20,9 @@ from loadgen.errors import CannotRunError, DiskError
 from loadgen.plan.plan import Plan
 from loadgen.run.power_log import output_of
 from loadgen.run.preflight import tls_context
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import EventLog, appending
 from loadgen.run.tasks import background, every, sampled
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 
 BROKER_FILE = "broker.jsonl"
 MOST_RECORDS = 1_000_000

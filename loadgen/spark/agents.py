@@ -24,9 +24,8 @@ from typing import TypeAlias
 from loadgen.brokers.this_host import with_descendants
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
 from loadgen.run.hosts.remote_host import WAIT_S, Agents, Hosts, listening
-from loadgen.run.redaction import printable
 from loadgen.run.tasks import background, finished_or
-from loadgen.sentences import SPARK_TEXT
+from loadgen.sentences import SPARK_TEXT, printable
 from loadgen.spark.session import SETTINGS, open_session, places_of, reason_in, spark_errors
 
 END_S = 5.0  # longest wait for the job to end after its agents were released

@@ -22,8 +22,8 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.report.packing import packed, unpacked
 from loadgen.report.record import RunFiles, mixed, row_groups
 from loadgen.report.views import Parts, Views, joined, parts_of, views_of, views_of_parts
-from loadgen.run.redaction import printable
 from loadgen.run.seal import covered
+from loadgen.sentences import printable
 from loadgen.spark.remote import FILES, plain_name
 from loadgen.spark.session import SETTINGS, own_settings, spark_errors
 

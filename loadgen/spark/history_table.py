@@ -20,9 +20,8 @@ from loadgen.report import history
 from loadgen.report.build.compare import Bounds, Comparison, compare, load_of
 from loadgen.report.history import HISTORY_SCHEMA, Course, month_of
 from loadgen.report.score_card import ScoreCard
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import exclusive
-from loadgen.sentences import SPARK_TEXT
+from loadgen.sentences import SPARK_TEXT, printable
 from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:

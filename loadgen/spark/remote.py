@@ -14,9 +14,8 @@ from loadgen.errors import RunDirectoryError
 from loadgen.report.build import broker_section as broker
 from loadgen.report.record import LARGEST_MANIFEST_BYTES, RunFiles, open_run
 from loadgen.run.power_log import POWER_FILE
-from loadgen.run.redaction import printable
 from loadgen.run.seal import SUMS
-from loadgen.sentences import REPORT_TEXT
+from loadgen.sentences import REPORT_TEXT, printable
 from loadgen.spark.session import own_settings, spark_errors
 
 if TYPE_CHECKING:

@@ -22,11 +22,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from loadgen.brokers.this_host import HostProcess, with_descendants
-from loadgen.errors import CannotRunError, MissingProgramError, UsageError, system_reason
+from loadgen.errors import CannotRunError, MissingProgramError, UsageError
 from loadgen.run.interrupt import RunInterruptedError, ending_signals
-from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
-from loadgen.sentences import SPARK_TEXT, counted, read_table
+from loadgen.sentences import SPARK_TEXT, counted, printable, read_table, system_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

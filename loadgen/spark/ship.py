@@ -13,9 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from loadgen.errors import CannotRunError, MissingProgramError
-from loadgen.run.redaction import printable
 from loadgen.scratch import scratch_directory
-from loadgen.sentences import SPARK_TEXT
+from loadgen.sentences import SPARK_TEXT, printable
 
 
 def packed_environment() -> Path:

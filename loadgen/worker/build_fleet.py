@@ -81,7 +81,7 @@ def socket_address(host: str, port: int) -> bytes:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise BrokerUnreachableError(WORKER_TEXT.NO_NAME(host=host, reason=error)) from None
+        raise BrokerUnreachableError(WORKER_TEXT.NO_NAME(host=host, reason=str(error))) from None
     family, _, _, _, address = found[0]
     if family == socket.AF_INET:
         packed = socket.inet_pton(family, str(address[0]))
@@ -100,7 +100,7 @@ def _mapped(rows: int, columns: int) -> Bytes:
     try:
         area = mmap.mmap(-1, size, flags=flags)
     except OSError as error:
-        message = WORKER_TEXT.NOT_MAPPED(size=size, connections=rows, reason=error)
+        message = WORKER_TEXT.NOT_MAPPED(size=size, connections=rows, reason=str(error))
         raise HostLimitError(message) from None
     area.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(area, np.uint8)[: rows * columns].reshape(rows, columns)

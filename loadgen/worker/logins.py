@@ -4,7 +4,7 @@ import csv
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from loadgen.errors import ScenarioError, system_reason
+from loadgen.errors import ScenarioError
 from loadgen.mqtt import packets
 from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
@@ -37,7 +37,7 @@ def read_clients(path: Path) -> Clients:
                 raise ScenarioError(WORKER_TEXT.NO_HEADER(path=shown))
             return _clients(((rows.line_num, row) for row in rows), names, shown)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = system_reason(error) if isinstance(error, OSError) else "it is not CSV text"
+        reason = error if isinstance(error, OSError) else "it is not CSV text"
         raise ScenarioError(WORKER_TEXT.UNREADABLE(path=shown, reason=reason)) from None
 
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.run.redaction import printable, redact_command, scrub
+from loadgen.run.redaction import redact_command, scrub
+from loadgen.sentences import printable
 from tests.examples import examples
 from tests.tables import table
 

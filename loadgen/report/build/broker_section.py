@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import AfterValidator, TypeAdapter
 
-from loadgen.errors import RunDirectoryError, system_reason
+from loadgen.errors import RunDirectoryError
 from loadgen.report.render.text import name
 from loadgen.sentences import REPORT_TEXT
 
@@ -147,8 +147,7 @@ def read_bounded(path: Path, most: int, where: object) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        reason = system_reason(error)
-        raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=where, reason=reason)) from None
+        raise RunDirectoryError(REPORT_TEXT.FILE_UNREADABLE(where=where, reason=error)) from None
 
 
 def read_broker(run_dir: Path) -> BrokerRecords | None:

@@ -14,8 +14,7 @@ from loadgen.report.record import RunFiles, load_intervals, open_run
 from loadgen.report.score_card import ScoreCard
 from loadgen.report.views import Views, views_of
 from loadgen.run.power_log import POWER_FILE
-from loadgen.run.redaction import printable
-from loadgen.sentences import POWER_TEXT
+from loadgen.sentences import POWER_TEXT, printable
 
 
 def summarize_run(

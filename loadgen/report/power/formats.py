@@ -12,8 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from loadgen.errors import PowerLogError
 from loadgen.report.power.units import UNITS
-from loadgen.run.redaction import printable
-from loadgen.sentences import POWER_TEXT, read_table
+from loadgen.sentences import POWER_TEXT, printable, read_table
 
 FIGURES = {"watts": "power", "kwh": "energy", "interval": "energy"}
 """Keys of columns with figures, and the quantities of their units."""

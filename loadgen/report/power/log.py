@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.errors import PowerLogError, system_reason
+from loadgen.errors import PowerLogError
 from loadgen.report.power import columns
 from loadgen.report.power.columns import NO_WATTS_THERE, Column, Layout, layout_of, words_of
 from loadgen.report.power.formats import FIGURES, TITLES, Format, is_like, makes
@@ -22,8 +22,7 @@ from loadgen.report.power.settings import LogSettings, PduLog
 from loadgen.report.power.tables import HEAD_LINES, Line, Table, lines_of, tables_in
 from loadgen.report.power.times import UNCERTAIN, LogError, is_time, read_times, zone_in
 from loadgen.report.power.units import expression, is_value, number_of, unit_of, words
-from loadgen.run.redaction import printable
-from loadgen.sentences import POWER_TEXT
+from loadgen.sentences import POWER_TEXT, printable
 
 _LARGEST_WATTS = 1e6
 _MOST_OUTLETS = 1000
@@ -123,8 +122,7 @@ def _bytes_of(log: PduLog, most: int = -1) -> bytes:
         with log.path.open("rb") as file:
             return file.read(most)
     except OSError as error:
-        reason = system_reason(error)
-        raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=reason)) from None
+        raise PowerLogError(POWER_TEXT.UNREADABLE(log=log.path, reason=error)) from None
 
 
 def samples_of(

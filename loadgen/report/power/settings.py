@@ -10,8 +10,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from loadgen.errors import PowerLogError
 from loadgen.plan.units import parse_seconds
 from loadgen.report.power.formats import NO_OPTIONS, Format, parse_columns, read_formats
-from loadgen.run.redaction import printable
-from loadgen.sentences import POWER_TEXT
+from loadgen.sentences import POWER_TEXT, printable
 
 LOG_OPTIONS = ("pdu_timezone", "pdu_columns", "pdu_offset", "pdu_format")
 """Fields of a scenario, and names of options, for the arguments of `log_settings`."""

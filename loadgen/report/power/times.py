@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from loadgen.errors import PowerLogError
 from loadgen.report.power.formats import NO_OPTIONS, Format
 from loadgen.report.power.units import expression
-from loadgen.run.redaction import printable
-from loadgen.sentences import POWER_TEXT, Sentence
+from loadgen.sentences import POWER_TEXT, Sentence, printable
 
 
 class LogError(ValueError):

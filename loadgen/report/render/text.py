@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 
 from loadgen.cases.registry import CASES
-from loadgen.run.redaction import printable
+from loadgen.sentences import printable
 
 NAME_CHARACTERS = 300  # longest text of a broker, file or scenario that a rendering repeats
 NOTICE_CHARACTERS = 2000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from loadgen.errors import RunDirectoryError, system_reason
+from loadgen.errors import RunDirectoryError
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import Compared, comparison_document
 from loadgen.report.model import Report
@@ -92,6 +92,6 @@ def write_files(
                 else:
                     data(hidden)
     except OSError as error:
-        values = {"kind": kind, "directory": out_dir, "reason": system_reason(error)}
-        raise RunDirectoryError(REPORT_TEXT.UNWRITABLE(**values)) from None
+        message = REPORT_TEXT.UNWRITABLE(kind=kind, directory=out_dir, reason=error)
+        raise RunDirectoryError(message) from None
     return {name: out_dir / name for name in files}

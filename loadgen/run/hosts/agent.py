@@ -20,7 +20,7 @@ import numpy as np
 
 from loadgen.brokers.ports import open_socket
 from loadgen.cases.registry import build_scenario, resolve
-from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header, system_reason
+from loadgen.errors import BrokerUnreachableError, HostLimitError, as_header
 from loadgen.run.environment import environment, host_of, machine_identity, versions
 from loadgen.run.host_load import LoadWatch
 from loadgen.run.host_watch import GAP_NS, HostAttendance
@@ -33,7 +33,7 @@ from loadgen.run.interrupt import ending_signals
 from loadgen.run.preflight import check_host, completed
 from loadgen.run.tasks import background, every, finished_or
 from loadgen.scratch import memory_directory
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, system_reason
 from loadgen.worker.shared_counts import SharedPage, create_live_page, rows_as_words
 
 LEASE_S = 5.0  # longest silence of the coordinator during a run

@@ -25,8 +25,7 @@ from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.run.host_watch import HostSample, take_sample
 from loadgen.run.hosts import messages
 from loadgen.run.hosts.forkserver import MESSAGE_LIMIT_BYTES
-from loadgen.run.redaction import printable
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 from loadgen.worker.frames import FrameReader, encode_frame
 from loadgen.worker.shared_counts import SharedPage
 

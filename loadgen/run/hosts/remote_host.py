@@ -22,7 +22,7 @@ from weakref import WeakSet
 import numpy as np
 
 from loadgen.brokers.ask import together
-from loadgen.errors import CannotRunError, LoadgenError, system_reason
+from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.plan.plan import Plan
 from loadgen.plan.scenario import Scenario
 from loadgen.run.environment import versions
@@ -31,9 +31,9 @@ from loadgen.run.hosts import messages
 from loadgen.run.hosts.agent_link import CLOSE_S, HANDSHAKE_S, AgentLink, tls_of
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.run.hosts.load_host import Header, OnEvent
-from loadgen.run.redaction import error_from, printable
+from loadgen.run.redaction import error_from
 from loadgen.run.tasks import background
-from loadgen.sentences import RUN_TEXT, Text, listed
+from loadgen.sentences import RUN_TEXT, Text, listed, printable, system_reason
 from loadgen.worker.shared_counts import SharedPage, rows_as_words
 
 WAIT_S = 30.0  # longest wait for agents, by default

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from loadgen import PROGRAM
 from loadgen.errors import RunDirectoryError
 from loadgen.run import rundir
-from loadgen.run.redaction import printable, redact_command
+from loadgen.run.redaction import redact_command
 from loadgen.sentences import RUN_TEXT, Sentence
 
 Entry = TypeVar("Entry")
@@ -67,10 +67,9 @@ class Journal(Generic[Entry]):
             if not isinstance(document, dict):
                 raise ValueError("not an object")
         except (OSError, ValueError):
-            message = RUN_TEXT.NOT_A_JOURNAL(path=_shown(path), kind=self.kind)
-            raise RunDirectoryError(message) from None
+            raise RunDirectoryError(RUN_TEXT.NOT_A_JOURNAL(path=path, kind=self.kind)) from None
         if other is not None and document.get("digest") != digest:
-            raise RunDirectoryError(other(path=_shown(self.directory)))
+            raise RunDirectoryError(other(path=self.directory))
         return document
 
     def begin(self, document: Mapping[str, Any], command: Sequence[str]) -> dict[str, Any]:
@@ -100,7 +99,7 @@ class Journal(Generic[Entry]):
             read = TypeAdapter(self.entry).validate_json
             return tuple(read(line) for line in self._read(path).splitlines())
         except (OSError, ValueError):
-            raise RunDirectoryError(RUN_TEXT.DAMAGED(path=_shown(path))) from None
+            raise RunDirectoryError(RUN_TEXT.DAMAGED(path=path)) from None
 
     def write(self, entries: Iterable[Any]) -> None:
         lines = [orjson.dumps(asdict(one), option=orjson.OPT_APPEND_NEWLINE) for one in entries]
@@ -114,7 +113,3 @@ class Journal(Generic[Entry]):
         if path.stat().st_size > _FILE_LIMIT_BYTES:
             raise ValueError("too large")
         return path.read_bytes()
-
-
-def _shown(path: Path) -> str:
-    return printable(str(path), 200)

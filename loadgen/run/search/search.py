@@ -35,13 +35,12 @@ from loadgen.plan.scenario import Scenario
 from loadgen.run.coordinator import RunResult
 from loadgen.run.interrupt import Interrupt, RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot
-from loadgen.run.redaction import printable
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.secrets import with_secrets
 from loadgen.run.tasks import finished_or
 from loadgen.run.testbed import Testbed
-from loadgen.sentences import BROKER_TEXT, RUN_TEXT
+from loadgen.sentences import BROKER_TEXT, RUN_TEXT, printable
 from loadgen.worker.tls import tls_context
 
 NS = 1_000_000_000
@@ -188,7 +187,6 @@ async def search(
     be run: the steps until then are kept.
     """
     journal = journal_of(directory)
-    shown = printable(str(directory), 200)
     with journal.opened():
         document = journal.begun(spec.digest, RUN_TEXT.OTHER_SEARCH)
         if document is None:
@@ -199,7 +197,7 @@ async def search(
         steps = journal.entries()
         while isinstance(probe := _next_step(spec, steps), Probe):
             if document.get("step_rule") != next_step.STEP_RULE:
-                raise errors.RunDirectoryError(RUN_TEXT.OTHER_STEP_RULE(path=shown))
+                raise errors.RunDirectoryError(RUN_TEXT.OTHER_STEP_RULE(path=directory))
             step = await _play_step(SearchState(spec, steps, probe), probe, journal, testbed, watch)
             if step is None:
                 return SearchResult(directory, spec, steps, None)
@@ -211,7 +209,7 @@ async def search(
             # The reflector is this program's: run.json has the version.
             ours = before.startswith("reflector ") and step.broker.startswith("reflector ")
             if before and step.broker and step.broker != before and not ours:
-                text = RUN_TEXT.OTHER_BROKER(path=shown, before=before, broker=step.broker)
+                text = RUN_TEXT.OTHER_BROKER(path=directory, before=before, broker=step.broker)
                 raise errors.RunDirectoryError(text)
             steps = (*steps, step)
             journal.write(steps)

@@ -27,13 +27,12 @@ from loadgen.plan.removed import with_removed
 from loadgen.plan.scenario import ENCRYPTED, Scenario
 from loadgen.run.interrupt import RunInterruptedError
 from loadgen.run.progress import Progress, Snapshot
-from loadgen.run.redaction import printable
 from loadgen.run.rundir import numbered
 from loadgen.run.seal import digest_of
 from loadgen.run.search.journal import Journal
 from loadgen.run.search.search import Search, SearchState, search
 from loadgen.run.testbed import Testbed, run_unspoiled
-from loadgen.sentences import RUN_TEXT
+from loadgen.sentences import RUN_TEXT, printable
 
 POINTS_LIMIT = 10_000
 _DETAIL_CHARACTERS = 500
@@ -344,7 +343,7 @@ def _begin(
     grid: Sweep, points: Sequence[SweepPoint], journal: Journal[PointResult], command: Sequence[str]
 ) -> dict[tuple[str, int], PointResult]:
     """Write the grid; return earlier results by key and repetition; raise if it lacks one."""
-    begun, shown = journal.begun(), printable(str(journal.directory), 200)
+    begun = journal.begun()
     results = {} if begun is None else {(one.key, one.repetition): one for one in journal.entries()}
     keys = {point.key for point in points}
     lost = [
@@ -353,7 +352,7 @@ def _begin(
         if not one.error and (key not in keys or repetition > grid.repeat)
     ]
     if lost:
-        raise RunDirectoryError(RUN_TEXT.OTHER_SWEEP(path=shown, rows=len(lost)))
+        raise RunDirectoryError(RUN_TEXT.OTHER_SWEEP(path=journal.directory, rows=len(lost)))
     document = {
         "case": grid.scenario.case,
         "scenario": grid.scenario.plain(),
