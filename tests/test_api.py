@@ -3,8 +3,6 @@ import asyncio
 import importlib
 import pkgutil
 import re
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Iterator
@@ -22,6 +20,7 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.plan.scenario import Scenario
 from loadgen.report.build.sweep_table import SweepRow
 from loadgen.run import rundir
+from tests.programs import python
 from tests.refusals import refused
 from tests.report.fabricate import fabricate
 from tests.tables import rows_of
@@ -268,7 +267,7 @@ def test_the_package_imports_nothing_heavy() -> None:
         "heavy = {'numba', 'pyarrow', 'pyspark', 'loadgen.api'} & sys.modules.keys(); "
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 

@@ -1,18 +1,16 @@
 """A case is added by its module alone: the one that docs/internals/adding-a-case.md shows."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
 from loadgen.cases.registry import CASES
+from tests.programs import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "internals" / "adding-a-case.md"
 MODULE = ROOT / "docs" / "examples" / "broadcast.py"
 
@@ -25,19 +23,12 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def loadgen(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def loadgen(tmp_path: Path, *arguments: str) -> CompletedProcess[str]:
     """The program with the example in its package."""
     added = tmp_path / "cases"
     added.mkdir(exist_ok=True)
     (added / MODULE.name).write_text(MODULE.read_text())
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(added), *arguments],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python("-c", PROGRAM, str(added), *arguments, cwd=tmp_path, COLUMNS="120")
 
 
 def test_the_page_shows_the_module_that_is_tested() -> None:

@@ -4,10 +4,11 @@ import pytest
 
 from loadgen.cli.main import main
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 
 def test_one_command_makes_them_and_says_how_they_are_used(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Captured
 ) -> None:
     out = tmp_path / "certs"
     words = ["certificates", "--out", str(out), "--host", "a.example", "--host", "10.0.0.7"]
@@ -22,7 +23,7 @@ def test_one_command_makes_them_and_says_how_they_are_used(
 
 @pytest.mark.parametrize(("words", "said"), rows_of("cli.certificates_refused"))
 def test_bad_input_is_one_line_and_makes_nothing(
-    tmp_path: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: list[str], said: str, capsys: Captured
 ) -> None:
     out = tmp_path / "certs"
     assert main(["certificates", "--out", str(out), *words]) == 2

@@ -16,6 +16,7 @@ from loadgen.run.search.sweep import SweepResult
 from tests.needs import needs_mosquitto
 from tests.report.fabricate import fabricate
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 SUPPLY = Path(__file__).parents[1] / "data" / "v1" / "specjms"
 BROKERS = ("mosquitto", "nats")
@@ -39,9 +40,7 @@ def sides(tmp_path: Path) -> list[Path]:
     return [tmp_path / broker for broker in BROKERS]
 
 
-def test_two_directories_are_compared(
-    sides: list[Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_two_directories_are_compared(sides: list[Path], capsys: Captured, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["compare", *map(str, sides), "--json", "--quiet", f"--out={out}"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -60,7 +59,7 @@ def test_two_directories_are_compared(
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_run_is_status_1(sides: list[Path], capsys: Captured) -> None:
     manifest = sides[0] / "run-0" / "run.json"
     document = json.loads(manifest.read_text())
     document["verdict"] = {"valid": False, "reasons": [{"code": "LOST", "detail": "3 were lost"}]}
@@ -72,7 +71,7 @@ def test_an_invalid_run_is_status_1(sides: list[Path], capsys: pytest.CaptureFix
 @needs_mosquitto
 @pytest.mark.usefixtures("stand_in_workers")
 def test_brokers_take_turns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoiled(*grid: Any) -> SweepResult:
         result = played(*grid)
@@ -89,7 +88,7 @@ def test_brokers_take_turns(
     assert "8 attempts were" in (tmp_path / "out" / "scorecard.html").read_text()
 
 
-def test_topologies_are_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_topologies_are_not_compared(tmp_path: Path, capsys: Captured) -> None:
     for name, topology in (("a", "horizontal"), ("b", "horizontal"), ("c", "vertical")):
         shutil.copytree(SUPPLY, tmp_path / name)
         manifest = tmp_path / name / "run.json"

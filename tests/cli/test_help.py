@@ -1,8 +1,5 @@
 """What `--help` says of every command, and what a shell completes."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -12,7 +9,9 @@ import pytest
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import program
 from loadgen.cli.main import main
+from tests.programs import python
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 CASE = next(iter(CASES))
 
@@ -84,9 +83,7 @@ def test_short_forms_are_unique() -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_complete_help_has_every_option_by_subject(
-    case: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_complete_help_has_every_option_by_subject(case: str, capsys: Captured) -> None:
     assert main([*of_case(case), "--help-all"]) == 0
     text = capsys.readouterr().out
     headings = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
@@ -108,9 +105,7 @@ def test_plan_takes_every_option_of_a_run(case: str) -> None:
 
 
 @pytest.mark.parametrize("words", [*lines()])
-def test_every_command_takes_help_all(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_command_takes_help_all(words: tuple[str, ...], capsys: Captured) -> None:
     assert main([*words, "--help-all"]) == 0
     assert capsys.readouterr().out.startswith(" ".join(("Usage: loadgen", *words[:1])))
 
@@ -123,12 +118,6 @@ def test_help_has_no_types_of_python() -> None:
 
 @pytest.mark.parametrize(("line", "completed"), rows_of("cli.completed"))
 def test_shell_completes_commands_and_the_options_of_a_case(line: str, completed: str) -> None:
-    environment = os.environ | {
-        "_LOADGEN_COMPLETE": "complete_bash",
-        "COMP_WORDS": line,
-        "COMP_CWORD": str(len(line.split()) - 1),
-    }
-    answer = subprocess.run(
-        [sys.executable, "-m", "loadgen"], env=environment, capture_output=True, text=True
-    )
+    typed = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    answer = python("-m", "loadgen", _LOADGEN_COMPLETE="complete_bash", **typed)
     assert completed in answer.stdout.split()

@@ -9,12 +9,13 @@ import pytest
 from loadgen.cases.registry import build_scenario
 from loadgen.cli.main import main
 from loadgen.plan.scenario import read_toml
+from tests.terminal import Captured
 
 EXAMPLE = Path(__file__).parent / "mqttbench" / "fanin-q1.json"
 
 
 def test_a_list_goes_to_standard_output_and_what_is_left_out_beside_it(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
 ) -> None:
     assert main(["import", "mqttbench", str(EXAMPLE)]) == 0
     told = capsys.readouterr()
@@ -25,7 +26,7 @@ def test_a_list_goes_to_standard_output_and_what_is_left_out_beside_it(
 
 
 def test_files_are_written_once_and_credentials_for_their_owner_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Captured
 ) -> None:
     out, clients = tmp_path / "fanin.toml", tmp_path / "clients.csv"
     words = ["import", "mqttbench", str(EXAMPLE), "--out", str(out), "--clients", str(clients)]
@@ -48,7 +49,7 @@ def test_files_are_written_once_and_credentials_for_their_owner_alone(
     ],
 )
 def test_what_is_no_list_is_one_line_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, message: str
+    tmp_path: Path, capsys: Captured, content: bytes, message: str
 ) -> None:
     path, out = tmp_path / "list.json", tmp_path / "out.toml"
     path.write_bytes(content)
@@ -60,7 +61,7 @@ def test_what_is_no_list_is_one_line_and_writes_nothing(
     assert not out.exists()
 
 
-def test_other_tools_are_not_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_tools_are_not_known(capsys: Captured) -> None:
     assert main(["import"]) == 2
     assert "mqttbench" in capsys.readouterr().err
     assert main(["import", "mqttbench", "/no/such/file"]) == 2

@@ -18,16 +18,16 @@ from loadgen.cli.app import app, program
 from loadgen.cli.main import main
 from loadgen.errors import CannotRunError, RunDirectoryError
 from loadgen.run import secrets
+from tests.programs import python
 from tests.run_files import manifest
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 TAKEN = "taken'\"ü\\"
 HEAVY = (
     *("numba", "numpy", "pyarrow", "pyspark", "pandas", "plotly"),
     *("asyncio", "rich", "loadgen.worker", "loadgen.run.coordinator"),
 )
-
-Captured = pytest.CaptureFixture[str]
 
 
 def complaint(capsys: Captured, *arguments: str) -> tuple[int, str]:
@@ -183,12 +183,7 @@ def test_help_and_wrong_options_import_nothing_heavy() -> None:
         "    heavy = [n for n in sys.argv[1].split(',') if n in sys.modules]\n"
         "    if heavy: sys.exit(f'{line}: imported {heavy}')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, ",".join(HEAVY), *lines],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = python("-c", code, ",".join(HEAVY), *lines)
     assert done.returncode == 0, done.stderr
 
 
@@ -200,8 +195,8 @@ def test_ctrl_c_while_modules_load_is_silent_and_status_130() -> None:
         "        if name == 'loadgen.cli.app': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Loading()); main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    done = python("-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_run_does_without_numba_in_the_process_that_conducts_it() -> None:
@@ -212,9 +207,7 @@ def test_a_run_does_without_numba_in_the_process_that_conducts_it() -> None:
         "print('numba' in sys.modules)]); main()"
     )
     nobody = [*("fanin", "--broker", "mqtt://127.0.0.1:1"), "--quiet"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *nobody], capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, *nobody)
     assert (done.returncode, done.stdout) == (3, "False\n"), done.stderr
 
 
@@ -407,15 +400,7 @@ def test_a_disk_that_takes_no_more_is_one_line_and_status_3(
         "sys.exit(main())"
     )
     command = ("fanin", *REFLECTED, "--duration=0.5", "--quiet", "--out=run")
-    process = subprocess.run(
-        [sys.executable, "-c", limited, *command],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(Path.cwd())},
-        check=False,
-    )
+    process = python("-c", limited, *command, cwd=tmp_path)
     assert process.returncode == 3
     last = process.stderr.splitlines()[-1]
     assert re.fullmatch(r"loadgen: cannot write run/\S+: file too large; [^\n]+", last)
@@ -437,7 +422,7 @@ def test_a_full_disk_behind_stdout_is_one_line_and_status_3(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("stand_in_workers")
-def test_quiet_run_says_only_its_result(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_quiet_run_says_only_its_result(capfd: Captured, tmp_path: Path) -> None:
     main(["fanin", *REFLECTED, "--duration=0.5", "--quiet", f"--out={tmp_path / 'r'}"])
     out, err = capfd.readouterr()
     assert err == ""

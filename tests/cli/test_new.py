@@ -11,6 +11,7 @@ from loadgen.cli.app import app
 from loadgen.cli.main import main
 from loadgen.plan.groups import DeviceGroup
 from loadgen.plan.scenario import read_toml
+from tests.terminal import Captured
 
 ANSWERS = ("--devices=2k", "--topic={group}/{device}/x", "--rate=5k", "--qos=2", "--subscribers=3")
 
@@ -19,7 +20,7 @@ def groups_of(path: Path) -> tuple[DeviceGroup, ...]:
     return resolve(build_scenario("run", read_toml(path.read_text("utf-8")), {})).groups
 
 
-def test_answers_of_a_script_are_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_of_a_script_are_groups(tmp_path: Path, capsys: Captured) -> None:
     path = tmp_path / "fleet.toml"
     assert main(["new", str(path), *ANSWERS]) == 0
     assert capsys.readouterr().out == f"loadgen run {path}\n"
@@ -44,7 +45,7 @@ def test_other_answers_are_asked_for(tmp_path: Path) -> None:
 
 
 def test_the_end_of_the_input_is_one_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("7\n"))
     assert main(["new", str(tmp_path / "fleet.toml"), "--topic=a/{device}"]) == 2
@@ -54,9 +55,7 @@ def test_the_end_of_the_input_is_one_error(
 
 
 @pytest.mark.parametrize("wrong", ["--devices=0", "--topic=a/+", "--rate=x", "--qos=3"])
-def test_a_wrong_answer_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
-) -> None:
+def test_a_wrong_answer_writes_nothing(tmp_path: Path, capsys: Captured, wrong: str) -> None:
     path = tmp_path / "fleet.toml"
     assert main(["new", str(path), *ANSWERS, wrong]) == 2
     assert wrong.partition("=")[0].strip("-") in capsys.readouterr().err

@@ -12,6 +12,7 @@ from loadgen.judge.next_step import AIMS, MOST_STEPS, PRECISION
 from loadgen.run.hosts.remote_host import WAIT_S
 from tests.refusals import refused
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -22,7 +23,7 @@ def test_every_field_of_a_case_is_an_option_and_no_other(case: str) -> None:
     assert names == fields | renamed | {"scenario", "set_"}
 
 
-def test_old_name_of_a_field_is_read_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_old_name_of_a_field_is_read_and_not_shown(capsys: Captured) -> None:
     old, new = next(iter(RENAMED.items()))
     assert getattr(read_scenario(CASES["fanin"], {old: "9", "qos": "1"}), new) == 9
     with refused("TWICE", ScenarioError):
@@ -95,7 +96,7 @@ def test_missing_scenario_file_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("words", "options"), rows_of("cli.errors_name_options"))
 def test_an_error_names_options_and_no_fields(
-    words: list[str], options: list[str], capsys: pytest.CaptureFixture[str]
+    words: list[str], options: list[str], capsys: Captured
 ) -> None:
     assert main(words) == 2
     line = capsys.readouterr().err

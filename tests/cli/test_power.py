@@ -7,8 +7,8 @@ import pytest
 
 from loadgen.cli.main import main
 from tests.tables import rows_of
+from tests.terminal import Captured
 
-Captured = pytest.CaptureFixture[str]
 LOG = "time,PSU 1 (W),PSU 2 (W),PSU 1 max (W),Temp (C)\n" + "".join(
     f"2013-04-26T10:04:{second:02d}Z,{100 + second},50.5,200,25\n" for second in range(0, 40, 2)
 )

@@ -37,6 +37,7 @@ from tests.ledgers import facts_with
 from tests.needs import needs_mosquitto
 from tests.report.fabricate import SECOND_NS, WALL_NS, fabricate
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 DIFFERENCE = {
     "name": "somaxconn",
@@ -178,7 +179,7 @@ def test_a_key_result_says_if_it_is_no_limit(verdict: str, shown: str) -> None:
 
 @needs_mosquitto
 def test_a_report_of_a_broker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     items = tuple(replace(item, fields={}) for item in report_items() if item.name == "connburst")
     monkeypatch.setattr("loadgen.run.search.report_plan.report_items", lambda suite: items)

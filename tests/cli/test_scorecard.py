@@ -27,11 +27,10 @@ from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 from tests.refusals import refused
 from tests.tables import rows_of
+from tests.terminal import Captured
 
 PDU = Path(__file__).parents[1] / "report" / "power" / "pdu"
 IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
-
-Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from loadgen.run.search.sweep import SweepPoint, SweepState
 from loadgen.specjms.chain_model import NOTICE
 from tests.ledgers import facts_with
 from tests.needs import needs_mosquitto
-from tests.terminal import Terminal
+from tests.terminal import Captured, Terminal
 
 HOSTILE = "[red]x[/red]"
 FANIN = build_scenario("fanin", None, {})
@@ -37,7 +37,7 @@ def test_lines_of_a_search() -> None:
     assert "none held yet, none failed yet" in bracket_line(SearchState(SEARCH, (), None))
 
 
-def test_each_step_is_a_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_step_is_a_line_on_stderr(capsys: Captured) -> None:
     state = SweepState(SweepPoint({"size": "32"}, FANIN, SEARCH, ""), 1, 3, 1)
     with progress_of(notice="Not reviewed.") as show:
         show(state)
@@ -69,7 +69,7 @@ def test_terminal_shows_steps_and_the_run_under_way(monkeypatch: pytest.MonkeyPa
     assert f"LOST: 9 of 10 {HOSTILE}" in shown
 
 
-def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_quiet_shows_nothing(capsys: Captured) -> None:
     with progress_of(quiet=True, notice="Not reviewed.") as show:
         show(STATE)
     assert capsys.readouterr().err == ""
@@ -88,7 +88,7 @@ QUICK = ("--broker=reflector", "--devices=20", "--warmup=0.1", "--duration=0.5",
 
 @pytest.mark.usefixtures("stand_in_workers")
 def test_search_prints_the_limit_and_a_second_start_knows_it(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: Captured, tmp_path: Path
 ) -> None:
     out = tmp_path / "s"
     words = ["search", "fanin", "--for=rate", "--from=1k", "--to=1500", *QUICK, f"--out={out}"]
@@ -113,9 +113,7 @@ def test_search_prints_the_limit_and_a_second_start_knows_it(
 
 
 @pytest.mark.usefixtures("stand_in_workers")
-def test_sweep_prints_a_table_and_leaves_its_renderings(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_sweep_prints_a_table_and_leaves_its_renderings(capsys: Captured, tmp_path: Path) -> None:
     out = tmp_path / "s"
     words = ["sweep", "fanin", "--set", "rate=500,1k", *QUICK, f"--out={out}"]
     assert main([*words, "--quiet"]) == 0
@@ -152,7 +150,7 @@ def one_line(text: str) -> str:
 @needs_mosquitto
 @pytest.mark.usefixtures("stand_in_workers")
 def test_a_search_of_the_supply_chain_tells_its_notice_before_every_figure(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: Captured, tmp_path: Path
 ) -> None:
     words = ["search", "specjms", "--for=base", "--from=5", "--most-steps=3", *SUPPLY_QUICK]
     main([*words, f"--out={tmp_path / 's'}"])
@@ -172,7 +170,7 @@ def test_a_search_of_the_supply_chain_tells_its_notice_before_every_figure(
     "searching", [(), ("--search", "--for=base", "--from=5", "--most-steps=3")]
 )
 def test_a_sweep_of_the_supply_chain_tells_its_notice_before_every_figure(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, searching: tuple[str, ...]
+    capsys: Captured, tmp_path: Path, searching: tuple[str, ...]
 ) -> None:
     words = ["sweep", "specjms", "--set", "drivers=1,2", *searching, *SUPPLY_QUICK]
     main([*words, f"--out={tmp_path / 's'}"])
@@ -183,9 +181,7 @@ def test_a_sweep_of_the_supply_chain_tells_its_notice_before_every_figure(
     assert any(line.split()[:1] == ["drivers"] for line in shown.splitlines())
 
 
-def test_a_search_that_is_refused_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_search_that_is_refused_is_told_in_one_line(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "x").touch()
     assert main(["search", "specjms", "--for=base", *SUPPLY_QUICK, f"--out={tmp_path}"]) == 2
     out, err = capsys.readouterr()

@@ -13,6 +13,7 @@ from loadgen.errors import BrokerUnreachableError
 from loadgen.run.coordinator import RunResult
 from loadgen.run.testbed import Testbed
 from tests.needs import needs_mosquitto
+from tests.terminal import Captured
 
 QUICK = (
     *("specjms", "horizontal", "--repeat", "--broker=mosquitto", "--base=5", "--handlers=1"),
@@ -60,7 +61,7 @@ def runs(monkeypatch: pytest.MonkeyPatch, stand_in_workers: None, kept: Path) ->
 
 @needs_mosquitto
 def test_both_score_cards_are_one_json_document(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Runs, tmp_path: Path, capsys: Captured
 ) -> None:
     main([*QUICK, "--json", f"--out={tmp_path / 'r'}"])
     out, err = capsys.readouterr()
@@ -74,7 +75,7 @@ def test_both_score_cards_are_one_json_document(
 
 @needs_mosquitto
 def test_how_the_two_compare_is_told_after_both(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Runs, tmp_path: Path, capsys: Captured
 ) -> None:
     main([*QUICK, "--quiet", f"--out={tmp_path / 'r'}"])
     out, err = capsys.readouterr()
@@ -90,7 +91,7 @@ def test_how_the_two_compare_is_told_after_both(
 
 @pytest.mark.parametrize("taken", ["r", "r-repeat"])
 def test_both_directories_are_checked_before_anything_is_played(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], taken: str
+    runs: Runs, tmp_path: Path, capsys: Captured, taken: str
 ) -> None:
     (tmp_path / taken).mkdir()
     (tmp_path / taken / "x").touch()
@@ -103,7 +104,7 @@ def test_both_directories_are_checked_before_anything_is_played(
 
 @needs_mosquitto
 def test_a_repetition_that_cannot_be_played_withholds_nothing(
-    runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runs: Runs, tmp_path: Path, capsys: Captured
 ) -> None:
     runs.fails_at = 2
     assert main([*QUICK, "--json", "--quiet", f"--out={tmp_path / 'r'}"]) == 3

@@ -8,6 +8,7 @@ from loadgen.cli.main import main
 from loadgen.plan.fit import Host
 from loadgen.run import broker_provider
 from loadgen.run.tuning import Profile, read_profile
+from tests.terminal import Captured
 
 
 def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
@@ -26,9 +27,7 @@ def host(monkeypatch: pytest.MonkeyPatch, **different: str) -> None:
     monkeypatch.setattr("loadgen.run.tuning.observe", observe)
 
 
-def test_host_that_is_as_wanted_passes(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_host_that_is_as_wanted_passes(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     host(monkeypatch)
     count = len(read_profile("load-host").settings)
     assert main(["tune", "check"]) == 0
@@ -36,7 +35,7 @@ def test_host_that_is_as_wanted_passes(
 
 
 def test_difference_is_told_with_its_cost(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     host(monkeypatch, net_ipv4_ip_local_port_range="32768 60999", auditd="auditd")
     assert main(["tune", "check", "--profile", "load-host"]) == 1
@@ -48,7 +47,7 @@ def test_difference_is_told_with_its_cost(
 
 @pytest.mark.parametrize("run", ["fanin --devices 1k", "bridge --backends 2"])
 def test_planned_run_that_feels_nothing_passes(
-    run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     host(monkeypatch, net_ipv4_ip_local_port_range="32768 60999")
     assert main(["tune", "check", *run.split()]) == 0
@@ -56,7 +55,7 @@ def test_planned_run_that_feels_nothing_passes(
 
 
 def test_planned_run_that_needs_more_does_not(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     host(monkeypatch, net_ipv4_ip_local_port_range="60000 60099")
     words = ["tune", "check", "--json", "fanin", "--devices", "1k"]
@@ -67,7 +66,7 @@ def test_planned_run_that_needs_more_does_not(
     assert difference["detail"].startswith(f"the run needs {record['needs']['ports']:,}: ")
 
 
-def test_this_host_and_both_profiles(capsys: pytest.CaptureFixture[str]) -> None:
+def test_this_host_and_both_profiles(capsys: Captured) -> None:
     for profile in ("load-host", "broker-host"):
         assert main(["tune", "check", "--profile", profile]) in (0, 1)
         assert f"settings of {profile} are met" in capsys.readouterr().out
@@ -84,7 +83,7 @@ def test_this_host_and_both_profiles(capsys: pytest.CaptureFixture[str]) -> None
 
 @pytest.mark.parametrize("count", ["1", "10"])
 def test_a_broker_started_here_that_lacks_descriptors_is_found_and_not_refused(
-    count: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    count: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     host(monkeypatch, nofile="2000")
     hosted = Host(cores=2, descriptors=2_000, memory_bytes=24 << 30, local_ports=28_000)

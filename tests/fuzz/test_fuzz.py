@@ -1,9 +1,6 @@
 """A little of the campaign of `python -m tests.fuzz`, and every find that was kept."""
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 
 from tests.fuzz.kernels import digests
 from tests.fuzz.targets import TARGETS, remove_scratch
+from tests.programs import python
 
 SEEDS = sorted((Path(__file__).parent / "seeds").glob("*/*"))
 INPUTS = {"power": 15, "run-directory": 25, "scenario": 80}
@@ -46,14 +44,7 @@ def test_any_input_ends_in_a_result_or_in_the_documented_error(name: str) -> Non
 
 def test_compiled_and_plain_kernels_make_the_same_of_anything() -> None:
     count = 100
-    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
-    shown = subprocess.run(
-        [sys.executable, "-W", "error::RuntimeWarning", "-m", "tests.fuzz.kernels", str(count)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
+    words = ("-W", "error::RuntimeWarning", "-m", "tests.fuzz.kernels", str(count))
+    shown = python(*words, NUMBA_DISABLE_JIT="1")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.strip() == str(digests(count))

@@ -2,8 +2,6 @@
 
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,7 @@ from loadgen.kernels.arrays import (
     write_u32,
 )
 from loadgen.kernels.compiled import compiled
+from tests.programs import python
 
 
 class Room(Record):
@@ -232,12 +231,5 @@ for step in (lambda: read(array, 9), lambda: read(array, -1), lambda: write(arra
 """
     file = tmp_path / "kernels.py"
     file.write_text(script)
-    root = str(Path(__file__).parents[2])
-    shown = subprocess.run(
-        [sys.executable, str(file)],
-        env={**os.environ, "NUMBA_BOUNDSCHECK": "1", "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = python(str(file), NUMBA_BOUNDSCHECK="1")
     assert shown.stdout == "index is out of bounds\n" * 6, shown.stderr

@@ -1,10 +1,7 @@
 """The message header against zlib and struct, and templates of its body."""
 
 import json
-import os
 import struct
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from typing import Any
@@ -39,6 +36,7 @@ from loadgen.kernels.payload import (
 )
 from loadgen.plan.payload_template import read_template
 from tests.examples import examples
+from tests.programs import python
 from tests.refusals import refused
 from tests.tables import table
 
@@ -102,9 +100,8 @@ def test_without_the_processors_instruction_the_same_comes_out() -> None:
         "assert crc.crc32_of_28(5, 6, 7, 8, 9) == zlib.crc32(b''.join("
         "n.to_bytes(4 if n == 6 else 8, 'little') for n in range(6, 10)), 5)"
     )
-    subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "NUMBA_CPU_NAME": "generic"}, check=True
-    )
+    done = python("-c", code, NUMBA_CPU_NAME="generic")
+    assert done.returncode == 0, done.stderr
 
 
 def _numbers(*values: int) -> dict[str, int]:

@@ -4,8 +4,6 @@ import csv
 import gzip
 import io
 import re
-import subprocess
-import sys
 from base64 import b64decode, b64encode
 from dataclasses import replace
 from hashlib import sha256
@@ -29,6 +27,7 @@ from loadgen.report.render.markdown import escape, to_markdown
 from loadgen.report.render.text import cell, number
 from loadgen.report.render.write import RENDERINGS, to_csv, to_json, write_report
 from loadgen.report.score_card import CSV_HEADER, SERIES_TYPE, ScoreCard
+from tests.programs import python
 from tests.report import fabricate as make
 
 CASES = ("fanin", "fanout", "persistent", "latency", "connburst")
@@ -329,8 +328,8 @@ def test_a_comparison_and_its_renderings_need_no_spark() -> None:
         "[render(report) for render in RENDERINGS.values()];"
         "print({'pyspark', 'py4j'} & {*sys.modules})"
     )
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "set()"
+    shown = python("-c", code)
+    assert shown.stdout.strip() == "set()", shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,13 @@ Run as a program, it warms, plays a run in its process and prints the kernels co
 """
 
 import asyncio
-import os
 import socket
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from loadgen.kernels.receiver import receive_packets
-
-ROOT = Path(__file__).parents[2]
+from tests.programs import python
 
 
 def _compiled() -> dict[str, int]:
@@ -76,12 +72,9 @@ def _main() -> None:
     print(sorted(name for name, count in after.items() if count > before.get(name, 0)))
 
 
-def _printed(*command: str, **changes: str) -> str:
+def _printed(*command: str, **environment: str) -> str:
     """Return the output of a Python program."""
-    environment: dict[str, Any] = {**os.environ, "PYTHONPATH": str(ROOT)} | changes
-    shown = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=environment, check=False
-    )
+    shown = python(*command, **environment)
     assert shown.returncode == 0, shown.stderr
     return shown.stdout
 

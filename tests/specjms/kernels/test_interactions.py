@@ -5,9 +5,6 @@ of plain Python.
 """
 
 import hashlib
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -29,6 +26,7 @@ from loadgen.specjms.missing import NAMED_LIMIT, gaps_of, name_missing, streams_
 from loadgen.specjms.topology import suppliers_of
 from loadgen.worker.upkeep import doubt
 from tests.kernel_calls import begin_interactions
+from tests.programs import python
 from tests.specjms.harness import MS, ROOT, SUPPLY_ENTRY_POINTS, World, name_of, note_of, packets_in
 from tests.specjms.models import model_with
 
@@ -879,14 +877,8 @@ def _digest() -> str:
 
 
 def test_compiled_kernels_do_what_plain_python_does() -> None:
-    done = subprocess.run(
-        [sys.executable, __file__],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == _digest()
+    done = python(__file__, NUMBA_DISABLE_JIT="1")
+    assert done.stdout.strip() == _digest(), done.stderr
 
 
 if __name__ == "__main__":
