@@ -8,9 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def python(
-    *words: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def python(*words: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run Python with these words and with `environment` beside that of the tests."""
     return subprocess.run(
         [sys.executable, *words],

@@ -24,6 +24,7 @@ from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.build.sweep_report import sweep_report
 from loadgen.report.build.sweep_table import table_of
+from loadgen.report.power.settings import log_settings
 from loadgen.report.render.html import LARGEST_BYTES, to_html
 from tests.report.build.test_sweep_table import swept
 from tests.tables import rows_of
@@ -98,7 +99,7 @@ def page(make: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> bytes:
         logs = [f"<b>={PDU / 'power_supply_1.log'}"] if case == "persistent" else []
         if case == "persistent":
             watched(make, run)
-        cards.append(summarize_run(run, logs, "UTC", 2))
+        cards.append(summarize_run(run, log_settings(logs, "UTC"), 2))
     return to_html(report_of(cards, compare(cards)))
 
 

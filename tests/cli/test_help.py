@@ -9,7 +9,7 @@ import pytest
 from loadgen.cases.registry import CASES
 from loadgen.cli.app import program
 from loadgen.cli.main import main
-from tests.programs import python
+from tests.programs import ROOT, python
 from tests.tables import rows_of
 from tests.terminal import Captured
 
@@ -119,5 +119,5 @@ def test_help_has_no_types_of_python() -> None:
 @pytest.mark.parametrize(("line", "completed"), rows_of("cli.completed"))
 def test_shell_completes_commands_and_the_options_of_a_case(line: str, completed: str) -> None:
     typed = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    answer = python("-m", "loadgen", _LOADGEN_COMPLETE="complete_bash", **typed)
+    answer = python("-m", "loadgen", cwd=ROOT, _LOADGEN_COMPLETE="complete_bash", **typed)
     assert completed in answer.stdout.split()

@@ -9,6 +9,7 @@ from loadgen.metrics.interval import INTERVAL_SCHEMA
 from loadgen.report.build.cards_report import report_of
 from loadgen.report.build.compare import compare
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.settings import log_settings
 from loadgen.report.render.write import to_json
 from loadgen.report.score_card import CSV_HEADER, About
 from tests.report import fabricate as make
@@ -23,7 +24,7 @@ IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 def test_a_card_and_its_record(tmp_path: Path, case: str) -> None:
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": IN_THE_TABLES * make.SECOND_NS}
     run = make.fabricate(tmp_path / "run", case=case, clock=clock)
-    card = summarize_run(run, [PDU], "UTC", 2)
+    card = summarize_run(run, log_settings([PDU], "UTC"), 2)
     document = orjson.loads(to_json(report_of([card], about=About("t", "a", "n"))))
     assert errors(document, "scorecard-1.schema.json") == []
     record = orjson.loads((run / "run.json").read_bytes())

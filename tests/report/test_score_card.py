@@ -1,6 +1,7 @@
 """The numbers of a score card, against the rows that they come from."""
 
 import pickle
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.interval import Interval
 from loadgen.report.build.rows import in_report_order
 from loadgen.report.build.summary import summarize_run
+from loadgen.report.power.settings import log_settings
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 from tests.report import fabricate as make
@@ -27,10 +29,17 @@ def values(card: ScoreCard) -> dict[str, float | None]:
     return {f"{row.name} {row.unit}": row.value for row in card.rows}
 
 
-def with_power(directory: Path, case: str, *args: Any, **options: Any) -> ScoreCard:
+def with_power(
+    directory: Path,
+    case: str,
+    logs: Sequence[str | Path],
+    offset: str | None = None,
+    rack_units: float | None = None,
+) -> ScoreCard:
     """A run whose clock puts its window within the tables of the published report."""
+    settings = log_settings(logs, "UTC", offset=offset)
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": POWER_TABLES_S * make.SECOND_NS}
-    return summarize_run(make.fabricate(directory, case=case, clock=clock), *args, **options)
+    return summarize_run(make.fabricate(directory, case=case, clock=clock), settings, rack_units)
 
 
 def test_a_card_goes_to_another_process(tmp_path: Path) -> None:
@@ -80,7 +89,7 @@ def test_latency_is_that_of_the_timed_pair(tmp_path: Path) -> None:
 
 
 def test_power_and_rack_units(tmp_path: Path) -> None:
-    card = with_power(tmp_path / "run", "persistent", LOGS, "UTC", 2)
+    card = with_power(tmp_path / "run", "persistent", LOGS, rack_units=2)
     assert card.power is not None
     assert [outlet.watts for outlet in card.power.outlets] == [137.0, 166.0]
     assert values(card) == {
@@ -97,7 +106,7 @@ def test_power_and_rack_units(tmp_path: Path) -> None:
 
 def test_power_of_any_case_by_node(tmp_path: Path) -> None:
     logs = [f"broker={LOGS[0]}", f"switch={LOGS[1]}"]
-    card = with_power(tmp_path / "run", "fanout", logs, "UTC")
+    card = with_power(tmp_path / "run", "fanout", logs)
     assert card.power is not None
     nodes = [(node.name, node.outlets, node.watts) for node in card.power.nodes]
     assert nodes == [("broker", 1, 137.0), ("switch", 1, 166.0)]
@@ -108,7 +117,7 @@ def test_power_of_any_case_by_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("offset", "watts"), [("1m", 136.0), ("-60s", 139.0)])
 def test_an_offset_moves_the_log(tmp_path: Path, offset: str, watts: float) -> None:
     """The PDU is a minute ahead: its sample of 10:07 was taken at 10:06."""
-    card = with_power(tmp_path / "run", "persistent", LOGS[:1], "UTC", pdu_offset=offset)
+    card = with_power(tmp_path / "run", "persistent", LOGS[:1], offset)
     assert card.power is not None and card.power.watts == watts
 
 

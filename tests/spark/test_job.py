@@ -64,8 +64,9 @@ def test_power_equals_the_summary(make: ModuleType, tmp_path: Path, spark: "Spar
             "wall_ns": (IN_THE_TABLES + later) * make.SECOND_NS,
         }
         runs.append(make.fabricate(tmp_path / name, name, "persistent", clock=clock))
-    cards = make_scorecards(runs, log_settings(LOGS, "UTC"), 2, spark=spark)
-    assert cards == [summarize_run(run, LOGS, "UTC", 2) for run in runs]
+    settings = log_settings(LOGS, "UTC")
+    cards = make_scorecards(runs, settings, 2, spark=spark)
+    assert cards == [summarize_run(run, settings, 2) for run in runs]
     for card in cards:
         assert card.power is not None
         assert [Path(outlet.log).name for outlet in card.power.outlets] == [p.name for p in LOGS]

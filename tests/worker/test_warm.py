@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from loadgen.kernels.receiver import receive_packets
-from tests.programs import python
+from tests.programs import ROOT, python
 
 
 def _compiled() -> dict[str, int]:
@@ -74,7 +74,7 @@ def _main() -> None:
 
 def _printed(*command: str, **environment: str) -> str:
     """Return the output of a Python program."""
-    shown = python(*command, **environment)
+    shown = python(*command, cwd=ROOT, **environment)
     assert shown.returncode == 0, shown.stderr
     return shown.stdout
 
