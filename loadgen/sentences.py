@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 _DURATIONS = (("s", 1e6), ("ms", 1e3), ("µs", 1.0))
@@ -150,7 +149,7 @@ def listed(texts: Sequence[str], most: int, further: str = "more") -> str:
 def _shown(value: Any) -> Any:
     if isinstance(value, OSError):
         return system_reason(value)
-    return printable(str(value), _PATH_CHARACTERS) if isinstance(value, Path) else value
+    return printable(str(value), _PATH_CHARACTERS) if hasattr(value, "__fspath__") else value
 
 
 class _Formatter(string.Formatter):
