@@ -33,6 +33,7 @@ _PIECE_ENTRIES = 1 << 15  # of histograms added at a time, for the processor's c
 _INT64 = np.iinfo(np.int64)
 _ADDED = (*COUNTERS, *PROCESS_COUNTERS, "count", "sum_ns")
 _LEVELS = (*GAUGES, *PROCESS_GAUGES)
+_LISTS = ["bucket", "bucket_count"]
 
 
 def reduced_schema(by: Sequence[str]) -> pa.Schema:
@@ -42,10 +43,11 @@ def reduced_schema(by: Sequence[str]) -> pa.Schema:
 
 
 def reduce_table(
-    table: pa.Table, by: Sequence[str], *, gauges: Literal["max", "sum"] = "max"
+    table: pa.Table, by: Sequence[str], where: Any = True, *, gauges: Literal["max", "sum"] = "max"
 ) -> pa.Table:
     """Merge the rows that agree in the dimensions `by`, one row each, ordered by them.
 
+    Of the rows, those merge for which `where` is True: a filtered table would copy histograms.
     Counters, counts and histograms add; least, greatest, and time and span widen to cover all.
     Gauges take the greatest, the high-water mark over time; with gauges="sum" they add, which is
     right for rows of one moment.
@@ -59,6 +61,8 @@ def reduce_table(
         raise ValueError(f"cannot reduce by {', '.join(by)}: not distinct names of {DIMENSIONS}")
     schema = reduced_schema(by)
     table = _checked(table, schema)
+    rows = np.flatnonzero(np.broadcast_to(where, len(table)))
+    lists, table = table.select(_LISTS), table.drop_columns(_LISTS).take(rows)
     if not table.num_rows:
         return schema.empty_table()
 
@@ -70,13 +74,9 @@ def reduce_table(
         for name in (*SPAN, *_ADDED, *_LEVELS, "min_ns", "max_ns")
     }
 
-    columns = {name: _added(value[name], starts, name) for name in _ADDED}
-    for name in _LEVELS:
-        columns[name] = (
-            _added(value[name], starts, name)
-            if gauges == "sum"
-            else np.maximum.reduceat(value[name], starts)
-        )
+    added, highest = (_ADDED + _LEVELS, ()) if gauges == "sum" else (_ADDED, _LEVELS)
+    columns = {name: _added(value[name], starts, name) for name in added}
+    columns |= {name: np.maximum.reduceat(value[name], starts) for name in highest}
     time_ns = np.minimum.reduceat(value["time_ns"], starts)
     end_ns = np.maximum.reduceat(value["time_ns"] + value["span_ns"], starts)
     columns |= {"time_ns": time_ns, "span_ns": end_ns - time_ns}
@@ -87,7 +87,7 @@ def reduce_table(
     columns |= {"min_ns": np.where(any_at_all, least, 0), "max_ns": np.where(any_at_all, most, 0)}
 
     keys = table.select(list(by)).take(pa.array(order[starts]))
-    bucket, bucket_count = _merged(table, group, order, np.append(starts, len(order)))
+    bucket, bucket_count = _merged(lists, rows, group, order, np.append(starts, len(order)))
     running = np.concatenate([[0], np.cumsum(bucket_count.values.to_numpy())])
     if not np.array_equal(np.diff(running[bucket_count.offsets.to_numpy()]), columns["count"]):
         raise RunDirectoryError(METRICS_TEXT.HISTOGRAM_COUNT())
@@ -107,7 +107,7 @@ def _checked(table: pa.Table, schema: pa.Schema) -> pa.Table:
         raise RunDirectoryError(METRICS_TEXT.NO_COLUMN(column=missing[0]))
     try:
         # An engine may hand over larger offsets or dictionaries; the values are the same.
-        table = table.select(schema.names).cast(schema)
+        table = table.select(schema.names).cast(schema).combine_chunks()
     except pa.ArrowException as error:
         raise RunDirectoryError(METRICS_TEXT.COLUMN_TYPE(reason=error)) from error
     for name in schema.names:
@@ -139,30 +139,35 @@ def _added(values: Int64Array, starts: Int64Array, name: str) -> Int64Array:
 
 
 def _merged(
-    table: pa.Table, group: Int64Array, order: Int64Array, bounds: Int64Array
+    lists: pa.Table, merged: Int64Array, group: Int64Array, order: Int64Array, bounds: Int64Array
 ) -> tuple[pa.ListArray, pa.ListArray]:
     """Return the sparse histogram of each group, as two list columns.
 
-    `order` lists the rows by group, group g being order[bounds[g]:bounds[g + 1]].
+    `order` lists the places in `merged` by group, group g being order[bounds[g]:bounds[g + 1]].
     """
-    offsets, bucket, bucket_count = _entries(table)
+    offsets, bucket, bucket_count = _entries(lists)
+    begin_of, entries_of = offsets[merged], np.diff(offsets)[merged]
+    if not entries_of.any():
+        bucket, bucket_count = bucket[:0], bucket_count[:0]
     groups = len(bounds) - 1
     # Only as wide as needed: latencies of some seconds use a fifth of all buckets.
-    lowest = int(bucket.min(initial=BUCKETS))
-    width = max(int(bucket.max(initial=0)) - lowest + 1, 1)
+    lowest, highest = int(bucket.min(initial=BUCKETS)), int(bucket.max(initial=0))
+    if lowest < 0 or highest >= BUCKETS or bucket_count.min(initial=0) < 0:
+        raise RunDirectoryError(METRICS_TEXT.HISTOGRAM_LAYOUT())
+    width = max(highest - lowest + 1, 1)
     at_once = max(min(groups, _BLOCK_COUNTS // width), 1)
     block = np.zeros(at_once * width, np.int64)
     lengths, buckets, counts = [], [], []
     for first in range(0, groups, at_once):
         last = min(first + at_once, groups)
         rows = np.sort(order[bounds[first] : bounds[last]])
-        rows = rows[offsets[rows] < offsets[rows + 1]]
+        rows = rows[entries_of[rows] > 0]
         place = (group[rows] - first) * width - lowest
-        for row, entries in _pieces(offsets, rows):
-            places = np.repeat(place[row], offsets[rows[row] + 1] - offsets[rows[row]])
+        for row, entries in _pieces(begin_of[rows], entries_of[rows]):
+            places = np.repeat(place[row], entries_of[rows[row]])
             places += bucket[entries]
             np.add.at(block, places, bucket_count[entries])
-        used = np.flatnonzero(block)
+        used = np.flatnonzero(block != 0)  # of truth values: five times as fast
         begin = np.arange(last - first + 1) * width
         lengths.append(np.diff(np.searchsorted(used, begin)))
         buckets.append((used - np.repeat(begin[:-1] - lowest, lengths[-1])).astype(np.int32))
@@ -177,25 +182,22 @@ def _merged(
 
 def _entries(table: pa.Table) -> tuple[Int64Array, NDArray[np.int32], Int64Array]:
     """Return (offsets, bucket, bucket_count): row i has the entries offsets[i] to offsets[i+1]."""
-    lists = [table[name].combine_chunks() for name in ("bucket", "bucket_count")]
+    lists = [table[name].chunk(0) for name in _LISTS]  # of one chunk: combine_chunks would copy
     lengths, count_lengths = (pc.list_value_length(column).to_numpy() for column in lists)
     if not np.array_equal(lengths, count_lengths):
         raise RunDirectoryError(METRICS_TEXT.BUCKET_COUNTS())
     index, count = (column.flatten() for column in lists)
     if index.null_count or count.null_count:
         raise RunDirectoryError(METRICS_TEXT.NO_VALUE(column="a histogram"))
-    bucket, bucket_count = index.to_numpy(), count.to_numpy()
-    if bucket.size and (bucket.min() < 0 or bucket.max() >= BUCKETS or bucket_count.min() < 0):
-        raise RunDirectoryError(METRICS_TEXT.HISTOGRAM_LAYOUT())
-    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]), bucket, bucket_count
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    return offsets, index.to_numpy(), count.to_numpy()
 
 
-def _pieces(offsets: Int64Array, rows: Int64Array) -> Iterator[tuple[slice, slice | Int64Array]]:
-    """Yield pieces of `rows` (ascending) as a slice of them and the places of their entries."""
-    start, length = offsets[rows], offsets[rows + 1] - offsets[rows]
+def _pieces(start: Int64Array, length: Int64Array) -> Iterator[tuple[slice, slice | Int64Array]]:
+    """Yield pieces of ascending rows as a slice of them and the places of their entries."""
     running = np.cumsum(length)
     done = 0
-    while done < len(rows):
+    while done < len(length):
         # At least one row, and as many as fit in a piece.
         before = running[done - 1] if done else 0
         stop = max(int(np.searchsorted(running, before + _PIECE_ENTRIES, "right")), done + 1)

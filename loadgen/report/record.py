@@ -277,8 +277,7 @@ def load_intervals(run: RunFiles) -> pa.Table:
     tables = [INTERVAL_SCHEMA.empty_table()]
     tables += [group for path in run.files for group in row_groups(path, f"{where}: {path.name}")]
     with _damage(where, REPORT_TEXT.FILES_DIFFER):
-        # One chunk a column: the reducer handles a chunk at a time.
-        rows = pa.concat_tables(tables).combine_chunks()
+        rows = pa.concat_tables(tables)
         require_counts(rows)
     ids = set(rows["run"].unique().to_pylist())
     if ids - {run.record.id}:

@@ -71,15 +71,14 @@ def parts_of(intervals: pa.Table, background: Collection[str]) -> Parts:
 
     `background` are the groups whose latencies are not the case's result.
     """
-    of_groups = pc.not_equal(intervals["group"], "")
+    intervals = intervals.combine_chunks()  # once, not for each table
+    grouped = pc.not_equal(intervals["group"], "")
     counted = pc.equal(intervals["series"], "")
     timed = pc.is_in(intervals["series"], pa.array(_TIMED_SERIES))
     # A worker writes its gauges in the row of each phase: one of them counts.
-    counters = intervals.filter(pc.and_(of_groups, counted))
-    latencies = intervals.filter(pc.and_(of_groups, timed))
-    processes = intervals.filter(pc.and_(pc.invert(of_groups), counted))
-    rows = (intervals, counters, _by_class(latencies, background), processes)
-    return dict(zip(_PARTS_BY, map(reduce_table, rows, _PARTS_BY.values()), strict=True))
+    tables = (intervals, intervals, _by_class(intervals, background), intervals)
+    rows = (True, pc.and_(grouped, counted), pc.and_(grouped, timed), pc.and_not(counted, grouped))
+    return dict(zip(_PARTS_BY, map(reduce_table, tables, _PARTS_BY.values(), rows), strict=True))
 
 
 def views_of(intervals: pa.Table, background: Collection[str]) -> Views:

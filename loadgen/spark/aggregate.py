@@ -193,8 +193,7 @@ def _joiner(sources: _Sources) -> Callable[..., pa.Table]:
     backgrounds = {source.run: source.background for source in sources.values()}
 
     def views(key: tuple[Any, ...], results: pa.Table) -> pa.Table:
-        run = key[0].as_py()
-        rows, pieces = [], []
+        run, rows, pieces = key[0].as_py(), [], []
         for row in results.to_pylist():
             if row["kind"] == "parts":
                 pieces.append(unpacked(row["value"]))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.report.build.card import build, wall_window
-from loadgen.report.build.summary import sampled_outlets
+from loadgen.report.build.summary import sampled_outlets, summarize
 from loadgen.report.packing import Spool
 from loadgen.report.power.power import OutletPower, outlets_over, require_usable
 from loadgen.report.power.settings import LogSettings
@@ -39,15 +39,18 @@ def make_scorecards(
 
     A directory may be at a URL that Spark's file systems can read, as hdfs://host/runs/a. The power
     logs of `settings` must cover every run. `spark` is an existing session, or the settings of a
-    new one on `master`. `progress` is called with each step, `then` with the session and the cards
-    before the session ends. Raise RunDirectoryError, PowerLogError, MissingProgramError and
-    CannotRunError, before Spark starts if possible.
+    new one on `master`; with the master "none", cards of local runs are made without Spark.
+    `progress` is called with each step, `then` with the session and the cards before the session
+    ends. Raise RunDirectoryError, PowerLogError, MissingProgramError and CannotRunError, before
+    Spark starts if possible.
     """
     if len(run_dirs) > 1:
         progress(f"opening {len(run_dirs):,} run directories ...")
     urls = [str(run) for run in run_dirs if is_url(run)]
     local = iter([open_run(Path(run)) for run in run_dirs if not is_url(run)])
     runs = [] if urls else different(local)
+    if master == "none" and not urls and then is None:
+        return [summarize(run, settings, rack_units) for run in runs]
     session: AbstractContextManager[SparkSession] = (
         open_session(master, options=SETTINGS["python"] | dict(spark))
         if isinstance(spark, Mapping)
@@ -81,10 +84,8 @@ def _cards(
     outlets: dict[str, list[OutletPower]] = {}
     if settings is not None:
         windows = {run: wall_window(by_id[run].record, of_run) for run, of_run in views.each()}
-        ordered = [windows[run] for run in by_id]
-        outlets = dict(zip(by_id, outlets_over(settings, ordered), strict=True))
-        for run, measured in outlets.items():
-            require_usable(measured, run)
+        ordered = outlets_over(settings, [windows[run] for run in by_id])
+        outlets = dict(zip(by_id, ordered, strict=True))
     cards: dict[str, ScoreCard] = {}
     curves = Spool()
     for run, of_run in views.each():

@@ -1,14 +1,12 @@
 """`loadgen scorecard`: what it writes, refuses, and the status it ends with.
 
-Cards are made without Spark here, which gives the same ones (tests/spark).
+Cards are made without Spark, which gives the same ones (tests/spark).
 """
 
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from xml.etree import ElementTree as Xml
 
 import orjson
@@ -20,10 +18,6 @@ from loadgen.cli.options import command
 from loadgen.cli.scorecard import make, parse_bounds
 from loadgen.errors import RunDirectoryError, ScenarioError
 from loadgen.report.build.compare import Bounds
-from loadgen.report.build.summary import summarize
-from loadgen.report.power.settings import LogSettings
-from loadgen.report.record import different, open_run
-from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import seal
 from tests.refusals import refused
 from tests.tables import rows_of
@@ -34,21 +28,7 @@ IN_THE_TABLES = 1_366_970_765  # 2013-04-26T10:06:05Z
 
 
 @pytest.fixture(autouse=True)
-def without_spark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def cards(
-        runs: Sequence[Path],
-        settings: LogSettings | None,
-        rack_units: float | None,
-        master: str,
-        **more: Any,
-    ) -> list[ScoreCard]:
-        assert master == "local[*]"
-        del more["progress"], more["then"], more["spark"]
-        runs = [Path(run) for run in runs]
-        different(map(open_run, runs))
-        return [summarize(open_run(run), settings, rack_units) for run in runs]
-
-    monkeypatch.setattr("loadgen.cli.scorecard.make_scorecards", cards)
+def in_a_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -56,6 +36,7 @@ def loadgen(*words: str | Path) -> int:
     """Exit status of `loadgen scorecard` with these words; errors are raised."""
     app = typer.Typer()
     app.command()(command("scorecard", make))
+    words = ("--spark-master", "none", *words)
     result = CliRunner().invoke(app, [str(word) for word in words], standalone_mode=False)
     if result.exception is not None:
         raise result.exception
