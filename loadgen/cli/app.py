@@ -258,7 +258,7 @@ _COMMANDS: Mapping[str, str | Callable[[], Callable[..., int] | typer.Typer]] = 
         "command",
         {name: f"history.{name}" for name in ("add", "remove", "show")},
     ),
-    "import": partial(_named, "import", "tool", {"mqttbench": "import_.import_mqttbench"}),
+    "import": partial(_named, "import", "tool", {"mqttbench": "mqttbench.import_mqttbench"}),
     "calibrate": "calibrate.calibrate",
 }
 """The commands after those of the cases: functions, or makers of commands and groups."""

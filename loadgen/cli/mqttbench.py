@@ -1,4 +1,4 @@
-"""Client lists of mqttbench (Eclipse Amlen, version 2) as groups of `loadgen run`.
+"""`loadgen import mqttbench`: client lists (Eclipse Amlen, version 2) as groups of `loadgen run`.
 
 A list is a JSON array with one object for each client. Clients whose topics differ only by a number
 form a group; a list without publishers is a burst of connects. A list is refused with the first
@@ -6,22 +6,30 @@ field that cannot be expressed.
 """
 
 import base64
+import csv
+import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote
 
+import orjson
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from loadgen.cases.registry import CASES, build_scenario
-from loadgen.errors import ScenarioError
+from loadgen.cli.options import Flags, write_new
+from loadgen.errors import ScenarioError, UsageError
 from loadgen.mqtt.topics import is_wild
 from loadgen.plan.groups import pattern_fault
 from loadgen.plan.scenario import Scenario, toml_lines
 from loadgen.plan.units import shown
 from loadgen.sentences import CLI_TEXT, read_table
 
+_LIMIT_BYTES: Final = 1 << 30
 CLIENTS_LIMIT: Final = 10_000_000
 TOPIC_LIMIT: Final = 65_535
 
@@ -36,6 +44,47 @@ class ImportedScenario:
     toml: str
     clients: tuple[tuple[str, str | None, str | None], ...]  # name, user and password, first group
     notes: tuple[str, ...]
+
+
+def import_mqttbench(flags: Flags) -> int:
+    out, clients = flags["out"], flags["clients"]
+    for path in (out, clients):
+        if path is not None and path.exists():
+            raise UsageError(CLI_TEXT.EXISTS(path=path))
+    imported = import_clients(_parsed(flags["file"]), None if clients is None else str(clients))
+    if clients is not None:
+        lines = io.StringIO()
+        writer = csv.writer(lines, lineterminator="\n")
+        writer.writerow(("client_id", "username", "password"))
+        writer.writerows((name, user or "", word or "") for name, user, word in imported.clients)
+        write_new(clients, lines.getvalue(), 0o600)
+    if out is None:
+        sys.stdout.write(imported.toml)
+    else:
+        write_new(out, imported.toml, 0o644)
+    case = imported.scenario.case
+    notes = [f"run it with: loadgen {case} --scenario {out or 'FILE'}", *imported.notes]
+    print("\n".join(notes), file=sys.stderr)
+    return 0
+
+
+def _parsed(path: Path) -> object:
+    shown = ascii(str(path)[:200])
+    try:
+        if path.stat().st_size > _LIMIT_BYTES:
+            raise ScenarioError(
+                CLI_TEXT.LARGE_CLIENT_LIST(shown=shown, mebibytes=_LIMIT_BYTES >> 20)
+            )
+        data = path.read_bytes()
+    except OSError as error:
+        raise ScenarioError(CLI_TEXT.UNREADABLE_CLIENT_LIST(shown=shown, reason=error)) from None
+    with suppress(orjson.JSONDecodeError):
+        return orjson.loads(data)
+    try:
+        return orjson.loads(without_comments(data.decode("utf-8-sig")))
+    except (orjson.JSONDecodeError, UnicodeDecodeError) as error:
+        where = f", line {error.lineno}" if isinstance(error, orjson.JSONDecodeError) else ""
+        raise ScenarioError(CLI_TEXT.CLIENT_LIST_NOT_JSON(shown=shown, where=where)) from None
 
 
 def _one_topic(topic: str) -> str:

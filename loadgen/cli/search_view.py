@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from loadgen.cli.result_text import Paper, aligned, answer_lines, labelled, tell
 from loadgen.judge.next_step import limit_sentence
-from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.judge.verdict import RateStepVerdict
 from loadgen.report.build.sweep_report import VERDICT, columns_of, ranges_of
 from loadgen.report.build.sweep_table import SweepTable
 from loadgen.report.headline import headline

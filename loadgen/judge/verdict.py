@@ -1,11 +1,16 @@
-"""The verdict over a run: VALID, or INVALID with every reason; a pure function of its facts."""
+"""The verdict over a run and each of its rate steps: VALID, or INVALID with every reason.
 
-from collections.abc import Mapping
+It is a pure function of the facts.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from loadgen.judge.codes import CODES, REASONS, REMARKS
 from loadgen.judge.facts import RunFacts
+from loadgen.plan.rate_steps import RateStep
+from loadgen.sentences import JUDGE_TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +67,38 @@ def judge(facts: RunFacts) -> Verdict:
         tuple(Reason(row.code, text) for row in REASONS for text in row.sentences(facts)),
         tuple(Remark(row.code, text) for row in REMARKS for text in row.sentences(facts)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RateStepVerdict:
+    """The result of one step, over its judged part."""
+
+    step: RateStep
+    facts: RunFacts
+    owed: int  # messages that were left to the next step
+    verdict: Verdict
+
+
+def judge_rate_step(step: RateStep, facts: RunFacts, owed: int) -> RateStepVerdict:
+    """Return the verdict over a step, whose unsent messages count in the next step."""
+    late = JUDGE_TEXT.SENT_WITHIN_STEP(
+        sent=facts.begun, target=round(facts.schedule.target_rate * facts.window_s), unsent=owed
+    )
+    reasons = tuple(
+        Reason(reason.code, late) if reason.code == "RATE_MISSED" else reason
+        for reason in judge(facts).reasons
+    )
+    return RateStepVerdict(step, facts, owed, Verdict(reasons))
+
+
+def with_rate_steps(verdict: Verdict, steps: Sequence[RateStepVerdict]) -> Verdict:
+    """Return the run's verdict with the first reason of its steps for each new code."""
+    codes = set(verdict.codes)
+    added: dict[str, Reason] = {}
+    for number, step in enumerate(steps, start=1):
+        for reason in step.verdict.reasons:
+            if reason.code not in codes:
+                share = step.step.share * 100
+                detail = JUDGE_TEXT.IN_STEP(number=number, share=share, detail=reason.detail)
+                added.setdefault(reason.code, Reason(reason.code, detail))
+    return verdict.with_reasons(*added.values())

@@ -12,8 +12,8 @@ from loadgen.judge import own_delay as delay
 from loadgen.judge.backlog import BACKLOG_EDGE_NS
 from loadgen.judge.facts import Connects, Ending, Messages, RunFacts, Schedule, Service, SlowFacts
 from loadgen.judge.ledger import LONGEST_TEXT, Counted, Witness, ledgers_of, witness_of
-from loadgen.judge.rate_step_verdict import RateStepVerdict
 from loadgen.judge.thresholds import Measured, broken_by_own_delay, missed
+from loadgen.judge.verdict import RateStepVerdict
 from loadgen.mqtt.violations import SESSION_LOST, VIOLATIONS
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.deliveries import delivered_rate, direct_senders

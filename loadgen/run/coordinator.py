@@ -19,9 +19,8 @@ from loadgen.cases.case import Evidence
 from loadgen.cases.registry import case_of
 from loadgen.errors import CannotRunError, LoadgenError
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.rate_step_verdict import RateStepVerdict, with_rate_steps
 from loadgen.judge.recovery_watch import RecoveryWatch
-from loadgen.judge.verdict import Remark, Verdict, judge
+from loadgen.judge.verdict import RateStepVerdict, Remark, Verdict, judge, with_rate_steps
 from loadgen.plan.plan import Plan
 from loadgen.run.collect_facts import facts_of, rate_step_verdicts
 from loadgen.run.devices_file import write_devices

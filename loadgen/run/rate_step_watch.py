@@ -9,7 +9,7 @@ from loadgen.judge.facts import RunFacts
 from loadgen.judge.ledger import Counted, Ledger, ledger_of
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
-from loadgen.judge.rate_step_verdict import RateStepVerdict, judge_rate_step
+from loadgen.judge.verdict import RateStepVerdict, judge_rate_step
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import RateStep
 from loadgen.run.tally import Tally

@@ -15,7 +15,7 @@ from loadgen.brokers.process import UNKNOWN, ServedBroker
 from loadgen.cases.case import Conclusion
 from loadgen.judge.facts import RunFacts
 from loadgen.judge.own_delay import HostDelay, own_part_us
-from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.judge.verdict import RateStepVerdict
 from loadgen.plan.addressing import timed_between_hosts
 from loadgen.plan.fit import describe
 from loadgen.plan.plan import Plan

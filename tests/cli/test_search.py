@@ -8,8 +8,7 @@ from loadgen.cases.registry import build_scenario
 from loadgen.cli.main import main
 from loadgen.cli.search_view import bracket_line, progress_of, rate_step_lines, step_line
 from loadgen.judge.next_step import Limit, Probe, Tried, aim_for, requirements
-from loadgen.judge.rate_step_verdict import judge_rate_step
-from loadgen.judge.verdict import Reason
+from loadgen.judge.verdict import Reason, judge_rate_step
 from loadgen.plan.rate_steps import RateStep
 from loadgen.run.progress import Snapshot
 from loadgen.run.search.search import Search, SearchState, SearchStep

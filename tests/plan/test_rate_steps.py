@@ -2,8 +2,7 @@ import pytest
 
 from loadgen.cases.registry import build_scenario
 from loadgen.judge.facts import RunFacts
-from loadgen.judge.rate_step_verdict import judge_rate_step, with_rate_steps
-from loadgen.judge.verdict import Reason, Verdict
+from loadgen.judge.verdict import Reason, Verdict, judge_rate_step, with_rate_steps
 from loadgen.plan.rate_steps import RateStep, mean_share, rate_steps, read_steps
 from loadgen.plan.scenario import read_toml, toml_lines
 from tests.ledgers import facts_with

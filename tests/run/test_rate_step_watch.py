@@ -4,7 +4,7 @@ from typing import Any
 
 from loadgen.judge.live_sample import LiveSample
 from loadgen.judge.own_delay import OwnDelay
-from loadgen.judge.rate_step_verdict import RateStepVerdict
+from loadgen.judge.verdict import RateStepVerdict
 from loadgen.metrics.interval import Interval
 from loadgen.plan.rate_steps import rate_steps
 from loadgen.run.collect_facts import own_delay_of
