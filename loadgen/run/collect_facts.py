@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from loadgen.cases.registry import case_of
 from loadgen.judge import ledger
 from loadgen.judge import own_delay as delay
@@ -194,12 +196,12 @@ def own_delay_of(
     spans = [("the coordinator", *gap, True) for gap in coordinator]
     for last in (samples[-1] for samples in hosts.values()):
         spans += [(f"the agent of host {last.host}", *gap, True) for gap in last.gaps]
+        gaps = np.array([*coordinator, *last.gaps], np.int64).reshape(-1, 2).T
         for from_ns, until_ns in last.silences:
             # A silence while agent and coordinator ran counts at twice its length: TCP doubles its
             # intervals of retransmission, so messages can wait as long again afterwards.
-            gaps = [*coordinator, *last.gaps]
-            ours = (min(end, until_ns) - max(start, from_ns) for start, end in gaps)
-            if sum(max(part_ns, 0) for part_ns in ours) < (until_ns - from_ns) / 2:
+            ours_ns = np.minimum(gaps[1], until_ns) - np.maximum(gaps[0], from_ns)
+            if np.maximum(ours_ns, 0).sum() < (until_ns - from_ns) / 2:
                 cuts.append((last.host, from_ns, 2 * until_ns - from_ns, False))
     spans += [
         (f"worker {stall.worker}", stall.start_ns, stall.end_ns, False)

@@ -109,7 +109,7 @@ class AgentLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         on_end, self._on_end = self._on_end, lambda _why: None
-        on_end(self._why or "the connection was closed")
+        on_end(self._why or "the other side closed the connection: its process ended or was killed")
 
     def send(self, message: Message) -> None:
         if self._transport is not None and not self._transport.is_closing():

@@ -68,8 +68,7 @@ class WorkerPool:
 
     @property
     def alive(self) -> tuple[int, ...]:
-        gone = {loss.worker for loss in self.losses}
-        return tuple(row for row in self._pids if row not in gone)
+        return tuple(self._waiting)
 
     def samples(self) -> dict[int, HostSample]:
         found = {number: host.sample() for number, host in enumerate(self._hosts)}
@@ -82,15 +81,14 @@ class WorkerPool:
 
     def lose(self, worker: int, detail: str, last_words: str = "") -> None:
         """Count this worker as lost, once, and fail the requests that wait for it."""
-        if self._closing or worker in self.stopped or worker not in self.alive:
+        if self._closing or worker in self.stopped or worker not in self._waiting:
             return
         host = self._hosts[self._host_of[worker]].name
         self.losses.append(Loss(worker, detail, host, last_words))
-        waiting, text = self._waiting[worker], RUN_TEXT.WORKER_LOST(worker=worker, detail=detail)
-        for future in waiting.values():
+        text = RUN_TEXT.WORKER_LOST(worker=worker, detail=detail)
+        for future in self._waiting.pop(worker).values():
             if not future.done():
                 future.set_exception(WorkerLostError(text))
-        waiting.clear()
         self.lost.set()
 
     def begin(self, page: SharedPage) -> None:
@@ -110,7 +108,7 @@ class WorkerPool:
 
     async def ask(self, worker: int, op: str, /, **fields: Any) -> Header:
         """Send a command; return its answer, raise its error or WorkerLostError."""
-        if worker in self.stopped or worker not in self.alive:
+        if worker in self.stopped or worker not in self._waiting:
             raise WorkerLostError(RUN_TEXT.WORKER_LOST(worker=worker, detail="is gone"))
         waiting = self._waiting[worker]
         future: asyncio.Future[Header] = asyncio.get_running_loop().create_future()
@@ -173,7 +171,7 @@ class WorkerPool:
             case messages.WorkerStarted(row, pid):
                 self._pids[row] = pid
             case messages.WorkerFrame(row, {"re": command} as answer):
-                future = self._waiting[row].pop(command, None)
+                future = self._waiting.get(row, {}).pop(command, None)
                 if future is not None and not future.done():
                     future.set_result(answer)
                 if command == "stop":
