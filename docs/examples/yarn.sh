@@ -1,6 +1,6 @@
 #!/bin/sh
 # A run on four hosts of a YARN cluster, from a host with its configuration; arguments are added.
-# Not run on YARN by us; the line of spark-submit was tried with --master local-cluster[2,1,1024].
+# Not run on YARN by us; the line of spark-submit was tried with a standalone master.
 set -eu
 : "${HADOOP_CONF_DIR:=/etc/hadoop/conf}"
 export HADOOP_CONF_DIR
