@@ -39,8 +39,6 @@ _HIGHEST_PORT = 65_535
 _NO_EXECUTOR_S = 25.0
 _LOOK_S = 0.5
 Progress = Callable[[str], None]
-
-
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -88,18 +86,23 @@ def open_session(
     """
     _require_answer(master)
     with _ended_on_request() as take_signals, scratch_directory("spark") as scratch:
-        from pyspark import SparkContext
+        import pyspark
 
         take_signals()  # an import can swallow the exception of a signal
         # pyspark's public calls would make a context, or need a session of the same thread.
-        foreign = SparkContext._active_spark_context is not None
+        foreign = pyspark.SparkContext._active_spark_context is not None
+        work = scratch / "work"
         try:
             spark = _start(master, memory, scratch, options)
+            if master.startswith("local-cluster"):  # it keeps the directories of its executors
+                home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+                work = Path(home, "work", spark.sparkContext.applicationId)
             take_signals()  # Spark takes SIGINT for itself
             yield spark
         finally:
             if not foreign:
                 _end(scratch)
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def places_of(master: str) -> list[tuple[str, int]]:

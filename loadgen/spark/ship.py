@@ -22,13 +22,10 @@ def packed_environment() -> Path:
     conda = (Path(sys.prefix) / "conda-meta").is_dir()
     if not conda and sys.prefix == sys.base_prefix:
         raise MissingProgramError(SPARK_TEXT.NO_ENVIRONMENT(python=sys.executable))
-    module, install = (
-        ("conda_pack", "conda install conda-pack")
-        if conda
-        else ("venv_pack", "pip install venv-pack")
-    )
+    packer, installer = ("conda-pack", "conda") if conda else ("venv-pack", "pip")
+    module, install = packer.replace("-", "_"), f"{installer} install {packer}"
     if importlib.util.find_spec(module) is None:
-        values = {"packer": module.replace("_", "-"), "prefix": sys.prefix, "install": install}
+        values = {"packer": packer, "prefix": sys.prefix, "install": install}
         raise MissingProgramError(SPARK_TEXT.NO_PACKER(**values))
     # Executors fetch it until the command ends.
     until_the_end = ExitStack()

@@ -6,7 +6,9 @@ import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
+import pyspark
 import pytest
+from pyspark import SparkContext
 
 from loadgen.cases.registry import build_scenario
 from loadgen.errors import CannotRunError, LoadgenError, UsageError
@@ -99,6 +101,9 @@ async def test_executors_play_and_nothing_is_left(
     fields |= {"broker": "reflector", "place": ["publishers=0", "subscribers=1"]}
     async with Cluster(LOCAL, 2, wait_s=PATIENT_S).opened() as hosts:
         assert len(processes(mark, lambda command: "pyspark.daemon" in command)) >= 2
+        context = SparkContext._active_spark_context
+        work = Path(pyspark.__file__).parent / "work" / str(context and context.applicationId)
+        assert work.is_dir()
         assert secret not in said_by(mark)
         found = await run(build_scenario("fanout", None, fields), tmp_path / "run", hosts=hosts)
         assert not faults(found.verdict.reasons)
@@ -108,6 +113,7 @@ async def test_executors_play_and_nothing_is_left(
         assert json.loads(document)["plan"]["hosts"] == 2 and secret not in document
     until(lambda: not processes(mark, lambda command: "pyspark.daemon" in command), "agents", 10)
     until(lambda: not processes(mark, lambda command: "Executor" in command), "executors", 20)
+    assert not work.exists()
 
 
 def said_by(mark: str) -> str:
