@@ -105,13 +105,13 @@ class Monitor:
         try:
             match header:
                 case {"interval": _}:
-                    for interval in decode_intervals(header, block):
+                    for interval in decode_intervals(header, block, **self._known(row)):
                         if interval.series == "" and interval.group:
                             place = self._groups[interval.group]
                             phase = INTENDED_PHASES.index(interval.phase)
                             counts = [getattr(interval, name) for name in COUNTERS]
                             self._reported[row][place, phase] += counts
-                        self._add(row, interval)
+                        self._add(interval)
                 case {"stalls": stalls}:
                     room = _STALLS_LIMIT - len(self.state.stalls)
                     host = self._plan.workers[row].host
@@ -124,14 +124,14 @@ class Monitor:
         except (KeyError, TypeError, ValueError) as error:
             self.events.write("bad_frame", f"{type(error).__name__}: {error}", row)
 
-    def _add(self, row: int, interval: Interval) -> None:
-        seen = self.state
-        host = self._plan.workers[row].host
-        known = replace(interval, run=self.intervals.run, host=host, worker=row)
-        seen.tally.add(known)
-        if seen.rate_steps is not None:
-            seen.rate_steps.add(known)
-        self._fresh.append(known)
+    def _known(self, row: int) -> dict[str, Any]:
+        return {"run": self.intervals.run, "host": self._plan.workers[row].host, "worker": row}
+
+    def _add(self, interval: Interval) -> None:
+        self.state.tally.add(interval)
+        if self.state.rate_steps is not None:
+            self.state.rate_steps.add(interval)
+        self._fresh.append(interval)
 
     def _on_event(self, row: int, event: dict[str, Any]) -> None:
         kind, detail = str(event["kind"]), str(event.get("detail") or "")
@@ -153,12 +153,13 @@ class Monitor:
         now_ns = time.monotonic_ns()
         beat_ns = int(self.page.totals["beat_ns"][row]) or now_ns
         second = (beat_ns - self.intervals.anchor_ns) // NS
-        moment = Interval(second=second, time_ns=beat_ns, span_ns=now_ns - beat_ns)
+        times = {"second": second, "time_ns": beat_ns, "span_ns": now_ns - beat_ns}
+        moment = Interval(**times, **self._known(row))
         for group, number in self._groups.items():
             for phase, counted in zip(INTENDED_PHASES, unreported[number].tolist(), strict=True):
                 if any(counted):
                     values = dict(zip(COUNTERS, counted, strict=True))
-                    self._add(row, replace(moment, group=group, phase=phase, **values))
+                    self._add(replace(moment, group=group, phase=phase, **values))
 
     def enter(self, phase: str, end_ns: int | None = None) -> int:
         """Note the phase, which is to end at `end_ns`; return the moment."""

@@ -91,5 +91,5 @@ def _estimated(trips: list[RoundTrip], now_ns: int) -> ClockEstimate | None:
     if lower > upper:
         return None
     offset_ns, bound_ns = first_ns + round((lower + upper) / 2), -int(-(upper - lower) // 2)
-    shortest_ns = min(trip.round_trip_ns for trip in trips)
+    shortest_ns = int(np.min(most - least))
     return ClockEstimate(offset_ns, bound_ns, (slowest + fastest) / 2, shortest_ns)
