@@ -23,6 +23,7 @@ CAUSE_SHARE = 0.5  # share of the lost time that a cause must explain
 UNWATCHED_S = 0.5  # time without a watch in which a standstill of the broker can go unseen
 LOSS_LIMIT = 0.005
 """Share of delayed segments that can determine a p99: up to every other one is an answer."""
+FEW_LOST = 9  # lost segments that are no share
 OTHER_HOSTS_TIMES = 3.0
 """A host with this many times the figure of another has another kind of network path."""
 EDGE_SHARE = 0.05
@@ -75,13 +76,7 @@ class HostDelay:
     pushed_back_p99_us: float | None = None  # the wait of publishers for their sockets
     segments: int = 0  # of TCP, sent by the host
     retransmitted: int = 0
-    arrived_late: int = 0  # segments that came out of order or twice, since others had been lost
-
-    @property
-    def loss(self) -> float:
-        """Share of lost segments, in the worse direction; 0.0 if they are few."""
-        lost = max(self.retransmitted, self.arrived_late)
-        return lost / max(self.segments, lost) if lost > 9 else 0.0
+    lost: int = 0  # segments, in the worse direction
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +157,9 @@ def cut_off(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
 def lossy(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:
     """Find hosts that lost far more segments than another, so that the broker is not to blame."""
     del bounds
-    hosts = generator.own_delay.hosts
-    yield from _odd({host.name: host.loss for host in hosts if host.segments}, LOSS_LIMIT)
+    hosts = {host.name: host for host in generator.own_delay.hosts if host.segments}
+    shares = {name: host.lost / max(host.segments, host.lost) for name, host in hosts.items()}
+    yield from (v for v in _odd(shares, LOSS_LIMIT) if hosts[v["host"]].lost > FEW_LOST)
 
 
 def pressed(generator: Generator, bounds: DelayBounds) -> Iterator[Values]:

@@ -147,7 +147,7 @@ def _host_delay(
     number: int, samples: Sequence[HostSample], tally: Tally, window: Window
 ) -> delay.HostDelay:
     network = network_within(samples, window)
-    series = tally.series_of(number)
+    resent, series = network["retransmitted_segments"], tally.series_of(number)
     return delay.HostDelay(
         name=samples[-1].host,
         messages=max((row.count for (at, _), row in series.items() if at == "measure"), default=0),
@@ -155,8 +155,9 @@ def _host_delay(
         send_p99_us=tally.p99_us("measure", "own_send", number),
         pushed_back_p99_us=tally.p99_us("measure", "pushed_back", number),
         segments=network["sent_segments"],
-        retransmitted=network["retransmitted_segments"],
-        arrived_late=network["out_of_order_segments"] + network["repeated_segments"],
+        retransmitted=resent,
+        # A segment that arrived twice was delayed; one that arrived early shows a lost one.
+        lost=max(resent - network["needless_retransmits"], network["out_of_order_segments"]),
     )
 
 

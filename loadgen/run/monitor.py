@@ -105,7 +105,7 @@ class Monitor:
         try:
             match header:
                 case {"interval": _}:
-                    for interval in decode_intervals(header, block, **self._known(row)):
+                    for interval in decode_intervals(header, block, **self._of(row)):
                         if interval.series == "" and interval.group:
                             place = self._groups[interval.group]
                             phase = INTENDED_PHASES.index(interval.phase)
@@ -124,7 +124,7 @@ class Monitor:
         except (KeyError, TypeError, ValueError) as error:
             self.events.write("bad_frame", f"{type(error).__name__}: {error}", row)
 
-    def _known(self, row: int) -> dict[str, Any]:
+    def _of(self, row: int) -> dict[str, Any]:
         return {"run": self.intervals.run, "host": self._plan.workers[row].host, "worker": row}
 
     def _add(self, interval: Interval) -> None:
@@ -153,8 +153,7 @@ class Monitor:
         now_ns = time.monotonic_ns()
         beat_ns = int(self.page.totals["beat_ns"][row]) or now_ns
         second = (beat_ns - self.intervals.anchor_ns) // NS
-        times = {"second": second, "time_ns": beat_ns, "span_ns": now_ns - beat_ns}
-        moment = Interval(**times, **self._known(row))
+        moment = Interval(second=second, time_ns=beat_ns, span_ns=now_ns - beat_ns, **self._of(row))
         for group, number in self._groups.items():
             for phase, counted in zip(INTENDED_PHASES, unreported[number].tolist(), strict=True):
                 if any(counted):

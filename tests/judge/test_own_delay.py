@@ -75,7 +75,7 @@ def test_segments_that_one_host_loses_are_lost_on_its_path(
     retransmitted: tuple[int, ...], reasons: list[str]
 ) -> None:
     hosts = [
-        HostDelay(name, segments=10_000, arrived_late=count)
+        HostDelay(name, segments=1_000, lost=count)
         for name, count in zip("abc", retransmitted, strict=True)
     ]
     generator = Generator(own_delay=OwnDelay(hosts=tuple(hosts)))

@@ -161,6 +161,23 @@ def test_a_silent_host_was_cut_off_unless_its_agent_or_the_coordinator_stood_sti
     assert len(found.gaps) == 3
 
 
+@pytest.mark.parametrize(("needless", "early", "lost"), [(0, 0, 30), (28, 0, 2), (28, 12, 12)])
+def test_a_segment_that_arrived_twice_was_not_lost(needless: int, early: int, lost: int) -> None:
+    grown = {"retransmitted_segments": 30, "needless_retransmits": needless}
+    after = {
+        "sent_segments": 1_000,
+        "out_of_order_segments": early,
+        "repeated_segments": 40,
+        **grown,
+    }
+    samples = [
+        HostSample(WINDOW[0], network=dict.fromkeys(after, 0)),
+        HostSample(WINDOW[1], network=after),
+    ]
+    (host,) = own_delay_of([], {0: samples}, tally_of(), WINDOW).hosts
+    assert (host.segments, host.retransmitted, host.lost) == (1_000, 30, lost)
+
+
 def test_the_host_is_asked_about_the_seconds_of_the_stalls() -> None:
     samples = [HostSample(at * S, (at * S // 2,)) for at in range(99, 112)]
     found = own_delay_of(
