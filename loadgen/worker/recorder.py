@@ -121,14 +121,14 @@ def take_latencies(fleet: PlannedFleet, first: int) -> tuple[list[Row], bytes, i
     return rows, _BUCKETS[:size].tobytes() + _COUNTS[:size].tobytes(), more
 
 
-def decode_intervals(header: Row, block: bytes, **known: Any) -> list[Interval]:
-    """Return the rows of a frame with `known` fields; "interval" has rows, "buckets" the total."""
+def decode_intervals(header: Row, block: bytes, **origin: Any) -> list[Interval]:
+    """Return the rows of a frame of this origin; "interval" has rows, "buckets" the total."""
     total = int(header["buckets"])
     buckets = np.frombuffer(block, np.int32, total)
     counts = np.frombuffer(block, np.int64, total, offset=4 * total)
     rows = []
     for row in header["interval"]:
-        values = row | known
+        values = row | origin
         start, length = values.pop("bucket", (0, 0))
         if length:
             values["bucket"] = buckets[start : start + length]
