@@ -163,7 +163,7 @@ class Agent:
             case messages.StartWorkers(rows, behaviour):
                 self._answer(message, self.start(rows, behaviour))
             case messages.EndWorkers(grace_s, rows):
-                self._answer(message, self._end(grace_s, rows))
+                self._answer(message, self.end_workers(grace_s, rows))
 
     def _answer(self, request: messages.Request, work: Coroutine[Any, Any, str | None]) -> None:
 
@@ -213,7 +213,7 @@ class Agent:
 
         Return the load of other programs in the meantime, "" if the host was quiet.
         """
-        await self._end(0.0, ())
+        await self.end_workers(0.0, ())
         watch = await asyncio.to_thread(LoadWatch, is_first=not self._has_run)
         self._has_run = True
         stack = ExitStack()
@@ -223,7 +223,7 @@ class Agent:
         load = await asyncio.to_thread(watch.load)
         return str(load) if load is not None and load.is_busy else ""
 
-    async def _end(self, grace_s: float, rows: Sequence[int]) -> None:
+    async def end_workers(self, grace_s: float, rows: Sequence[int]) -> None:
         workers, self.workers = self.workers, None
         if workers is not None:
             await workers.end(grace_s, rows)
@@ -294,15 +294,15 @@ async def serve(address: str, port: int, secret: bytes, label: str = "") -> str:
         raise ConnectionError(text) from None
     try:
         surroundings = await asyncio.to_thread(environment)
-        offer = host_of()
-        offer = replace(offer, name=label or offer.name)
+        offer = replace(host_of(), name=label or socket.gethostname())
         agent.link.send(messages.Joined(offer, machine_identity(), versions(), surroundings))
         samples = every(PAGE_S, agent.send_totals), every(_SAMPLE_S, agent.send_counters)
         async with background(agent.ping(), *samples, agent.path.watch(), agent.watch()):
-            return await agent.ended
+            reason = await agent.ended
+            agent.link.send(messages.Leave(reason))  # before its workers end, whose end it explains
+            return reason
     finally:
-        if agent.workers is not None:
-            await agent.workers.end(0.5, ())
+        await agent.end_workers(0.5, ())
         agent.link.close()
 
 

@@ -15,7 +15,7 @@ from loadgen.run.host_watch import HostSample
 from loadgen.run.hosts.clocks import ClockEstimate
 from loadgen.worker.frames import Header, encode_frame
 
-VERSION: Final = 6  # version of these messages; both sides must have the same
+VERSION: Final = 7  # version of these messages; both sides must have the same
 
 # From an agent
 
@@ -142,14 +142,14 @@ class WorkerCommand:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The end of the agent's service; `refused` is the reason if it is not wanted."""
+    """The end of the agent's service; `refused` is the reason, "" if it is released."""
 
     refused: str = ""
 
 
 WorkerEvent = KernelsCompiled | WorkerStarted | WorkerFrame | WorkerEnded
 """An event of the workers of a host, wherever they run."""
-FromAgent = Joined | Ping | Answer | WorkerEvent | LiveTotals | HostCounters
+FromAgent = Joined | Ping | Answer | WorkerEvent | LiveTotals | HostCounters | Leave
 Request = CheckScenario | ReachBroker | StartWorkers | EndWorkers
 FromCoordinator = Pong | Request | SharedPlan | WorkerCommand | Leave
 Message = FromAgent | FromCoordinator

@@ -134,6 +134,8 @@ class RemoteHost:
                 future = self._answers.pop(request, None)
                 if future is not None and not future.done():
                     future.set_result(message)
+            case messages.Leave(why):
+                self.lose(printable(why, 300))
             case _ if self._on_event is None:
                 return
             case messages.LiveTotals(block):

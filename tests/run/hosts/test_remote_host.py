@@ -300,7 +300,8 @@ async def test_a_delay_on_one_way_is_inside_the_bound(tmp_path: Path) -> None:
     assert result.facts.messages.window.lost == 0
 
 
-async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["both", "to the agent"])
+async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path, way: str) -> None:
     flowing = asyncio.Event()
     flowing.set()
 
@@ -308,7 +309,8 @@ async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> No
         reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, outward: bool
     ) -> None:
         while data := await reader.read(1 << 16):
-            await flowing.wait()
+            if way == "both" or not outward:
+                await flowing.wait()
             writer.write(data)
         writer.close()
 
@@ -322,6 +324,8 @@ async def test_a_network_that_stands_still_ends_both_sides(tmp_path: Path) -> No
         result, seconds = await lose_in_the_window(found, tmp_path / "run", cut)
         assert hosts_of_lost(result).startswith("1 (")
         assert seconds < PROMISED_S
+        causes = str([one.values.get("cause") for one in result.verdict.reasons])
+        assert ("coordinator was silent" in causes) == (way != "both")
         assert "silent" in await found.words(1)
         found.processes[1].terminate()  # it would dial again
         assert left and await gone(left, 5) == []
