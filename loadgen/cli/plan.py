@@ -119,14 +119,13 @@ def _lines(described: Mapping[str, Any]) -> list[str]:
         lines.append(_line(each["devices"], f"devices in {workers}"))
         addresses = each["source_addresses"]
         lines.append(_line(addresses, "source address" if addresses == 1 else "source addresses"))
-    fewest, because = each["fewest"], each["because"]
-    with_fewer = f"with fewer, the limit is {each['binding'] or 'this'}"
     suffices = []
-    if fewest != 1 or each["hosts"] != 1:
-        such = "No number of such hosts is enough"
-        if fewest:
-            such = f"{counted(fewest, 'such host')} would be enough"
-        suffices = ["", f"{such}; {with_fewer}: {because}" if because else f"{such}."]
+    if because := each["because"]:
+        such = f"{counted(each['fewest'], 'such host')} would be enough; with fewer, "
+        such = such if each["fewest"] else "No number of such hosts is enough; "
+        suffices = ["", f"{such}the limit is {each['binding'] or 'this'}: {because}"]
+    elif each["hosts"] != 1:
+        suffices = ["", "1 such host would be enough."]
     for where, command in described.get("commands", {}).items():
         suffices += ["", f"on {where}:", f"    {command}"]
     ended = f"{number(round(each['run_s']))} to the end of the run"

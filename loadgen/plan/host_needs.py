@@ -1,14 +1,16 @@
 """Resources of each host and role that a plan needs, its duration, and the fewest hosts for it."""
 
+import math
 from bisect import bisect_left
 from dataclasses import asdict, replace
+from functools import cache
 from typing import Any
 
 from loadgen.errors import LoadgenError
 from loadgen.plan import fit
 from loadgen.plan.groups import Target
 from loadgen.plan.plan import Plan
-from loadgen.plan.spread import costed
+from loadgen.plan.spread import costed, most_workers
 from loadgen.plan.units import parse_bytes, parse_count, parse_number
 from loadgen.sentences import PLAN_TEXT, read_table
 
@@ -61,43 +63,41 @@ def host_needs(plan: Plan, host: fit.Host) -> dict[str, Any]:
 def fewest_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> tuple[int, str]:
     """Return the fewest hosts like this one that suffice, 0 above MOST_HOSTS, and the limit."""
 
+    @cache  # each plan that is tried takes time
     def lacking(hosts: int) -> str:
         # Groups have no fixed hosts here, and each network is taken to be as large as the first.
-        network = plan.scenario.source_address
-        changed = {
-            "hosts": hosts,
-            "place": (),
-            "source_address": None if network is None else network.partition(",")[0],
-        }
+        network = (plan.scenario.source_address or "").partition(",")[0] or None
+        changed = {"hosts": hosts, "place": (), "source_address": network}
         scenario = plan.scenario.model_copy(update=changed)
         return _lacking(replace(plan, scenario=scenario), host, targets)
 
     least = _least_hosts(plan, host, targets)
-    # Fewer than `least` cannot suffice, and each plan that is tried takes time.
-    short, why = least - 1, lacking(max(1, min(least - 1, MOST_HOSTS)))
-    if not why:
-        return max(1, short), ""
-    if least > MOST_HOSTS:
+    most = min(MOST_HOSTS, most_workers(costed(plan.groups, plan.separate_count)))
+    short, enough = least - 1, least
+    while enough < most and lacking(enough):
+        short, enough = enough, 2 * enough - least + 1
+    enough = min(enough, most)
+    if why := lacking(enough):
         return 0, why
-    enough = least
-    while reason := lacking(enough):
-        short, why, enough = enough, reason, enough * 2
-        if enough > MOST_HOSTS:
-            return 0, why
     enough = bisect_left(range(enough), True, lo=short + 1, key=lambda hosts: not lacking(hosts))
-    return enough, lacking(enough - 1)
+    return enough, lacking(enough - 1) if enough > 1 else ""
 
 
 def _least_hosts(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> int:
-    """Return a lower bound of the hosts that a plan needs, from memory, descriptors and ports."""
-    devices = sum(group.count for group in plan.groups)
-    needed = sum(fit.device_bytes(group, plan.encrypted) * group.count for group in plan.groups)
+    """Return a lower bound of the hosts that a plan needs, from what is known without a plan."""
+    groups, cores = costed(plan.groups, plan.separate_count), BUSY_SHARE * host.cores
+    loads = [one.cores * one.count for one in groups]
+    if any(load > cores * one.parts for load, one in zip(loads, groups, strict=True)):
+        return MOST_HOSTS + 1  # one part, which cannot be divided, is too much for a host
+    devices = sum(group.count for group in groups)
+    needed = sum(fit.device_bytes(group, plan.encrypted) * group.count for group in groups)
+    needed += -(-devices // host.descriptors) * fit.WORKER_BYTES
     for_memory = -(-needed // max(1, int(host.memory_bytes * fit.MEMORY_SHARE)))
     most = [fit.WORKERS_LIMIT * host.descriptors]
     loopback = all(target.host.startswith("127.") for target in targets)
     if plan.scenario.source_address is None and not loopback:
         most.append(host.local_ports * len(targets))
-    return max(for_memory, -(-devices // max(1, min(most))))
+    return max(for_memory, -(-devices // max(1, min(most))), math.ceil(sum(loads) / cores))
 
 
 def _lacking(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> str:

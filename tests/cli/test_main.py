@@ -231,6 +231,8 @@ def test_plan_tells_what_a_run_needs_and_runs_nothing(
     assert main(["plan", "fanin", "--devices", "10"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert {"1  subscriber", "1  worker", "10  publishers, 10 msg/s together"} <= set(lines)
+    assert main(["plan", "fanin", "--rate=9M", "--each-host=cores=1"]) == 0
+    assert "No number of such hosts is enough; the limit is processors: " in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
 
 
