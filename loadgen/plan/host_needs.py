@@ -44,9 +44,8 @@ def host_needs(plan: Plan, host: fit.Host) -> dict[str, Any]:
     """
     needs = asdict(fit.needs_of(plan))
     phases = plan.phases
-    connects = CONNECTS_PER_CORE_S * host.cores
-    if phases.connect_rate is not None:
-        connects = min(connects, phases.connect_rate / plan.scenario.hosts)
+    wanted = (phases.connect_rate or math.inf) / plan.scenario.hosts
+    connects = min(CONNECTS_PER_CORE_S * host.cores, wanted)
     connect_s = needs["devices"] / connects
     fewest, because = fewest_hosts(plan, host, plan.targets)
     return needs | {
@@ -111,9 +110,7 @@ def _lacking(plan: Plan, host: fit.Host, targets: tuple[Target, ...]) -> str:
         return few
     wanted = plan.phases.connect_rate or 0.0
     most = int(CONNECTS_PER_CORE_S * host.cores)
-    if wanted / plan.scenario.hosts > most:
-        return PLAN_TEXT.CONNECT_RATE(most=most)
-    return ""
+    return PLAN_TEXT.CONNECT_RATE(most=most) if wanted / plan.scenario.hosts > most else ""
 
 
 def few_processors(needs: fit.Needs, host: fit.Host) -> str:

@@ -2,6 +2,7 @@
 
 from loadgen.errors import CannotRunError
 from loadgen.kernels.receiver import MESSAGING
+from loadgen.mqtt.constants import MQTT_5
 from loadgen.mqtt.packets import Subscribe, Subscription
 from loadgen.plan.addressing import filters_of
 from loadgen.plan.behaviour import SUBSCRIBE_ID, Behaviour, PlannedFleet
@@ -13,13 +14,16 @@ from loadgen.worker.closing import sent_by_streams
 
 def behave(fleet: PlannedFleet) -> Behaviour:
     """Return the behaviour of devices that the plan's groups describe."""
+    retains = any(one.publishes and one.publishes.retain for one in fleet.plan.groups)
 
     def subscribe_packets(row: int) -> list[Subscribe]:
         group = fleet.group_of(row)
         if group.subscribes is None:
             raise CannotRunError(f"group {group.name} has nothing to subscribe to")
+        # Retained messages of others are not part of the load.
+        handling = 2 if fleet.plan.version_of(group) == MQTT_5 and not retains else 0
         subscriptions = (
-            Subscription(topic_filter=one, qos=group.subscribes.qos)
+            Subscription(one, group.subscribes.qos, retain_handling=handling)
             for one in filters_of(group, int(fleet.device[row]))
         )
         return [Subscribe(SUBSCRIBE_ID, tuple(subscriptions))]

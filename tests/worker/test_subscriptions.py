@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from loadgen.mqtt.packets import SubAck, Subscribe
-from loadgen.plan.groups import DeviceGroup, Reconnect, Subscribes
+from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes
+from loadgen.worker.build_fleet import build_fleet
+from loadgen.worker.messaging import behave
+from tests.plans import small_plan
 from tests.worker.harness import (
     HANG_S,
     Behaviour,
@@ -154,3 +157,11 @@ async def test_devices_that_leave_before_their_turn_do_not_hold_up_the_others(
     assert answer["subscribed"] == 256
     assert sum(answer["failures"].values()) == count - 256
     await driver.stop()
+
+
+def test_others_retained_messages_are_not_requested() -> None:
+    for retain, handling in ((False, 2), (True, 0)):
+        sender = DeviceGroup("sender", 1, Publishes("a", 1.0, 1, retain))
+        plan = small_plan((sender, DeviceGroup("reader", 1, None, Subscribes(("#",)))), version=5)
+        (packet,) = behave(build_fleet(plan, plan.workers[0])).subscribe_packets(1)
+        assert [one.retain_handling for one in packet.subscriptions] == [handling]
