@@ -118,9 +118,3 @@ def test_a_large_group_is_worked_out_from_its_patterns() -> None:
     ranges = [streams_received(plan, readers, reader)[0] for reader in range(groups)]
     assert {len(one) for one in ranges} == {200_000}
     assert all(a.stop == b.start for a, b in pairwise(ranges))
-
-
-def test_groups_with_a_topic_without_readers_expect_nothing() -> None:
-    quiet = DeviceGroup("quiet", 3, Publishes("q/{device}", 1.0))
-    assert mean_deliveries(quiet, (quiet,)) == 0
-    assert deliveries_to_each(small_plan((quiet,)), quiet)(2) == 0

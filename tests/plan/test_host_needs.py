@@ -36,26 +36,14 @@ def test_the_fewest_hosts(
     assert found == hosts and because in why and bool(why) == bool(because)
 
 
-class TestNeeds:
-    def test_those_of_the_fullest_host(self) -> None:
-        asked = planned("connburst", devices=50_001, rate=1000, hosts=2, duration=20)
-        needs = host_needs(fit_plan(asked, HOST, REMOTE, 1), HOST)
-        assert (needs["hosts"], needs["devices"], needs["workers"]) == (2, 25_001, 2)
-        assert needs["connects_per_s"] == 500
-        assert needs["connect_s"] == pytest.approx(50.0, abs=0.1)
-        assert needs["run_s"] == pytest.approx(70.0, abs=0.1)
-
-    def test_connects_are_as_fast_as_a_host_can(self) -> None:
-        asked = planned("connburst", devices=20_000)
-        needs = host_needs(fit_plan(asked, HOST, REMOTE, 1), HOST)
-        assert needs["connects_per_s"] == 20_000 and needs["connect_s"] == 1.0
-
-
-def published(name: str) -> dict[str, Any]:
-    file = read_toml((SCENARIOS / name).read_text("utf-8"))
-    asked = resolve(build_scenario("fanout", file, {}))
-    targets = tuple(Target(f"192.0.2.{n + 1}", 1883) for n in range(len(asked.brokers.names)))
-    return host_needs(fit_plan(asked, HOST, targets, 1), HOST)
+def test_the_needs_of_the_fullest_host() -> None:
+    asked = planned("connburst", devices=50_001, rate=1000, hosts=2, duration=20)
+    needs = host_needs(fit_plan(asked, HOST, REMOTE, 1), HOST)
+    assert (needs["hosts"], needs["devices"], needs["workers"]) == (2, 25_001, 2)
+    assert needs["connects_per_s"] == 500 and needs["connect_s"] == pytest.approx(50.0, abs=0.1)
+    assert needs["run_s"] == pytest.approx(70.0, abs=0.1)
+    needs = host_needs(fit_plan(planned("connburst", devices=20_000), HOST, REMOTE, 1), HOST)
+    assert needs["connects_per_s"] == 20_000 and needs["connect_s"] == 1.0
 
 
 @pytest.mark.compiled
@@ -68,7 +56,9 @@ def test_the_largest_published_tests_are_planned(
 ) -> None:
     tried: list[object] = []
     monkeypatch.setattr(fit, "fit_plan", lambda *a: tried.append(a) or fit_plan(*a))
-    needs = published(name)
+    asked = resolve(build_scenario("fanout", read_toml((SCENARIOS / name).read_text()), {}))
+    targets = tuple(Target(f"192.0.2.{n + 1}", 1883) for n in range(len(asked.brokers.names)))
+    needs = host_needs(fit_plan(asked, HOST, targets, 1), HOST)
     assert len(tried) <= 3  # each takes a second
     assert needs["devices"] == pytest.approx(devices, rel=0.02)
     assert needs["connect_s"] == pytest.approx(connect_s, rel=0.02)
@@ -92,12 +82,9 @@ def test_what_each_role_needs_and_which_limit_binds() -> None:
         assert host_needs(fit_plan(many, HOST, REMOTE, 1), HOST)["binding"] == binding
 
 
-class TestHostLike:
-    def test_what_is_named_is_changed(self) -> None:
-        found = host_like("cores=0.2, memory=64GiB,descriptors=1M,ports=60k", HOST)
-        assert found == Host(0.2, 1_000_000, 64 * GIB, 60_000)
-
-    @pytest.mark.parametrize("text", ["", "cores", "cores=x", "disks=2", "cores=0", "memory=1.5"])
-    def test_what_cannot_be(self, text: str) -> None:
+def test_values_of_a_host_are_changed() -> None:
+    found = host_like("cores=0.2, memory=64GiB,descriptors=1M,ports=60k", HOST)
+    assert found == Host(0.2, 1_000_000, 64 * GIB, 60_000)
+    for text in ("", "cores", "cores=x", "disks=2", "cores=0", "memory=1.5"):
         with pytest.raises(ValueError):
             host_like(text, HOST)
