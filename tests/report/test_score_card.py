@@ -4,13 +4,16 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hdrh.histogram import HdrHistogram
 
 from loadgen.metrics.histogram import HIGHEST_NS, lowest_values
 from loadgen.metrics.interval import Interval
+from loadgen.report.build.curves import rates_of
 from loadgen.report.build.rows import in_report_order
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.power.settings import log_settings
@@ -176,6 +179,15 @@ def test_an_invalid_run_shows_what_passed_in_its_window(tmp_path: Path, valid: b
     passed = 100.0 if valid else 50.0
     assert (card.rates["ingress"], card.rates["egress"]) == (passed, passed)
     assert [row.value for row in card.rows if row.unit == "msgs/sec"] == [passed, passed]
+
+
+def test_the_burst_after_a_stall_is_not_the_rate_of_the_window() -> None:
+    """40 messages in 1.6 s, 0.3 s of them before the window; 160 in 1 s, 0.3 s of it after it."""
+    record: Any = SimpleNamespace(valid=False, scenario={"steps": 1})
+    of = {"at_s": [-0.3, 1.3], "span_s": [1.6, 1.0], "covered_s": [1.6, 0.7]}
+    course = pa.table(of | {key: [25.0, 160 / 0.7] for key in ("sent", "received")})
+    found = rates_of(record, {"sent": 80.0, "received": 80.0}, course, 2.0)
+    assert found == pytest.approx(dict.fromkeys(("ingress", "egress"), 72.25))
 
 
 @pytest.mark.parametrize("measure_end", [None, "planned"])

@@ -83,16 +83,16 @@ def rates_of(
     """
     rates = {"ingress": due["sent"], "egress": due["received"]}
     if not record.valid:
-        rows = [row for row in course.to_pylist() if row["sent"] is not None]
-        inside = [
-            row
-            for row in rows
-            if row["at_s"] > -_NEAR_S and row["at_s"] + row["span_s"] < seconds + _NEAR_S
-        ]
-        measured = inside or [row for row in rows if 0 <= row["at_s"] < seconds]
-        lasted_s = sum(row["span_s"] for row in measured)
-        for rate, column in (("ingress", "sent"), ("egress", "received")) if lasted_s else ():
-            rates[rate] = sum(row[column] * row["span_s"] for row in measured) / lasted_s
+        of = {name: np.array(column, float) for name, column in course.to_pydict().items()}
+        at_s, span_s = of["at_s"], of["span_s"]
+        inside_s = np.minimum(at_s + span_s, seconds) - np.maximum(at_s, 0.0)
+        inside_s = np.where(np.isnan(of["sent"]), 0.0, np.maximum(inside_s, 0.0))
+        full = inside_s > span_s - _NEAR_S
+        if span_s[full].sum() > 0.5 * seconds:  # else these few are the burst after a stall
+            inside_s = inside_s * full
+        counted_s = inside_s / np.maximum(span_s, 1e-9) * of["covered_s"]
+        for rate, column in (("ingress", "sent"), ("egress", "received")) if inside_s.any() else ():
+            rates[rate] = float(np.nansum(of[column] * counted_s) / inside_s.sum())
     if record.scenario.get("steps") is None and all(group.rate for group in record.publishing):
         rates["asked"] = sum(group.rate or 0.0 for group in record.publishing)
     return rates
