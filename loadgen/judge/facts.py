@@ -213,8 +213,8 @@ class RunFacts:
 
     @property
     def on_time(self) -> int:
-        """Messages of the schedule that were sent before the window ended."""
-        return self.begun + self.messages.window.owed - self.schedule.owed_at_window_end
+        """Messages of the schedule that were sent in the window, those of the warm-up first."""
+        return max(self.begun + self.messages.window.owed - self.schedule.owed_at_window_end, 0)
 
     @property
     def bounds(self) -> DelayBounds:

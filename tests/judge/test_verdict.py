@@ -157,6 +157,9 @@ class TestRateMissed:
         owed = changed(SOUND, sent=5_000, owed_at_window_end=5_000, owed=5_000)
         late = reason(changed(owed, expected=5000, received=5000)).values
         assert (late["on_time"], late["unsent"]) == (5_000, 5_000)
+        # More than the window's own messages, with those of the warm-up.
+        late = reason(changed(SOUND, sent=5_000, owed_at_window_end=5_001, owed=0)).values
+        assert (late["on_time"], late["share"], late["unsent"]) == (0, 0, 5_001)
         never = reason(changed(SOUND, sent=9_999, owed_at_window_end=1, owed=1))
         assert (never.code, never.values) == ("RATE_MISSED", {"unsent": 1})
         assert reason(changed(BASES["PACED"], connect_seconds=2.13)).values["seconds"] == 2.13
