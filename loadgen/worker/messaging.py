@@ -14,7 +14,7 @@ from loadgen.worker.closing import sent_by_streams
 
 def behave(fleet: PlannedFleet) -> Behaviour:
     """Return the behaviour of devices that the plan's groups describe."""
-    retains = any(one.publishes and one.publishes.retain for one in fleet.plan.groups)
+    retains = any(group.publishes and group.publishes.retain for group in fleet.plan.groups)
 
     def subscribe_packets(row: int) -> list[Subscribe]:
         group = fleet.group_of(row)
