@@ -34,7 +34,7 @@ from loadgen.kernels.payload import (
 )
 from loadgen.kernels.repeats import is_excused, note_first_copy, note_late
 from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
-from loadgen.metrics.interval import CONNECTED_AT, SERIES
+from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.violations import DUP_ON_FIRST, QOS_RAISED, RETAIN_ON_LIVE, VIOLATIONS
 
@@ -58,23 +58,10 @@ READY = 11  # an event of a streamed connection's socket; the value is epoll's f
 EVENT_LIMIT = 4096
 
 _SERIES_COUNT = len(SERIES)
-S_END_TO_END = SERIES.index("end_to_end")
-S_TRANSIT = SERIES.index("transit")
-S_SEND_DELAY = SERIES.index("send_delay")
-S_ACKNOWLEDGE = SERIES.index("acknowledge")
-S_CONNECT = SERIES.index("connect")
-S_TCP = SERIES.index("tcp")
-S_TLS = SERIES.index("tls")
-S_CONNACK = SERIES.index("connack")
-S_SUBACK = SERIES.index("suback")
-S_RESUBSCRIBE = SERIES.index("resubscribe")
-S_UNSUBSCRIBE = SERIES.index("unsubscribe")
-S_RETURN = SERIES.index("return")
-S_CATCH_UP = SERIES.index("catch_up")
-S_RECONNECT = SERIES.index("reconnect")
-S_OWN_DELAY = SERIES.index("own_delay")
-S_PUSHED_BACK = SERIES.index("pushed_back")
-S_CONNECTED_AT = SERIES.index(CONNECTED_AT)
+# In the order of SERIES.
+S_END_TO_END, S_TRANSIT, S_SEND_DELAY, S_ACKNOWLEDGE, S_CONNECT, S_TCP, S_TLS = range(7)
+S_CONNACK, S_SUBACK, S_RECONNECT, S_OWN_DELAY, S_PUSHED_BACK, S_CONNECTED_AT = range(7, 13)
+S_RESUBSCRIBE, S_UNSUBSCRIBE, S_RETURN, S_CATCH_UP = range(13, 17)
 
 # The exponent field of a float64, above 52 bits of fraction, is 1022 + the bit length of its value.
 # A bucket drops all but 11 bits, which the first 2048 buckets resolve: 1022 + 11 = 1033.
@@ -143,6 +130,13 @@ def phase_of(run: RunConstants, intended_ns: int) -> int:
 def phase_of_arrival(run: RunConstants, now_ns: int) -> int:
     """Return the phase of an arrival without an intended time; the window is the last."""
     return phase_of(run, min(now_ns, run.end_ns - 1))
+
+
+@compiled
+def phase_of_surplus(fleet: Fleet, message: ReceivedMessage) -> int:
+    """Return the phase of a delivery that was not due: that of its arrival, if it is later."""
+    phase = phase_of(fleet.run, read_i64(fleet.buffer, message.payload + 16))
+    return max(phase, phase_of_arrival(fleet.run, message.now_ns))
 
 
 @compiled
@@ -228,7 +222,7 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
     counts = fleet.counters[device.group, phase]
     number = range_of(fleet, message)
     if number < 0:
-        count_misrouted(fleet, counts)
+        count_misrouted(fleet, message)
         return False
     received = fleet.ranges[number]
     pair = pair_in(fleet, received, message)
@@ -242,7 +236,7 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence)
     if outcome != NEW:
         if outcome == DUPLICATE:
-            count_repeated(fleet, counts, message, pair)
+            count_repeated(fleet, device.group, message, pair)
             return False
         note_late(fleet, pair, sequence)
         if not device.flags & SHARED:
@@ -270,8 +264,9 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
 
 
 @compiled
-def count_misrouted(fleet: Fleet, counts: CounterRecord) -> None:
+def count_misrouted(fleet: Fleet, message: ReceivedMessage) -> None:
     """Count a message of the run on a wrong topic, or at a device that did not subscribe."""
+    counts = fleet.counters[fleet.devices[message.row].group, phase_of_surplus(fleet, message)]
     counts.misrouted += 1
     fleet.totals.strays += 1
 
@@ -364,10 +359,9 @@ def _after_number(buffer: Bytes, start: int, end: int, wanted: int) -> int:
 
 
 @compiled
-def count_repeated(
-    fleet: Fleet, counts: CounterRecord, message: ReceivedMessage, pair: int
-) -> None:
+def count_repeated(fleet: Fleet, group: int, message: ReceivedMessage, pair: int) -> None:
     """Count an intact duplicate, and whether MQTT allows it (repeats.py)."""
+    counts = fleet.counters[group, phase_of_surplus(fleet, message)]
     counts.duplicated += 1
     counts.excused += is_excused(fleet, message, pair)
 

@@ -110,12 +110,15 @@ def receive_packets(
     limit_bytes = fleet.run.packet_limit - _FIXED_HEADER_BYTES
     is_first = device.state == AWAIT_CONNACK
     has_fresh = False  # True if these bytes have new messages of QoS 2: no PUBREC is sent yet
+    unreleased = fleet.totals.unreleased
     if device.body_left > 0:
         position, written = _take_body(fleet, row, end, now_ns, handlers)
+        has_fresh = fleet.totals.unreleased > unreleased
     while position < end:
         status, first_byte, body, packet_end = mqtt.frame(buffer, position, end, limit_bytes)
         kind = first_byte >> 4
-        if status == mqtt.INCOMPLETE:
+        is_early = is_first and kind != CONNACK
+        if status == mqtt.INCOMPLETE and not is_early:
             if packet_end - position > fleet.run.whole_limit and kind == PUBLISH:
                 head = (first_byte, position, body, packet_end)
                 position = _begin_body(fleet, row, head, end, now_ns)
@@ -128,10 +131,10 @@ def receive_packets(
             buffer[position] = PUBREL << 4 | 2  # with DUP, as MQTT 3.1 allows in its section 2.1
             continue
         wrong = _NO_VIOLATION
-        if status != mqtt.OK:
+        if status == mqtt.MALFORMED:
             is_dup_at_qos_0 = kind == PUBLISH and first_byte & 0x0E == 0x08
             wrong = violations.DUP_AT_QOS_0 if is_dup_at_qos_0 else violations.MALFORMED
-        elif is_first and kind != CONNACK:
+        elif is_early:
             wrong = violations.UNEXPECTED_PACKET
         elif kind == PUBLISH:
             status, topic, topic_end, packet_id, payload, properties = mqtt.publish_fields(
@@ -147,8 +150,7 @@ def receive_packets(
                     place = (start, topic, topic_end, payload, body_end, packet_id)
                     message = _message(row, now_ns, place, first_byte, body_crc)
                 written = _publish(fleet, message, written, handlers)
-            if fleet.totals.unreleased > unreleased:
-                has_fresh |= in_flight.accept_qos2(fleet.fresh_ids, 0, packet_id)
+            has_fresh |= fleet.totals.unreleased > unreleased
             is_stray = status != mqtt.OK or fleet.totals.strays > strays
             if is_stray and (status != mqtt.OK or not mqtt.is_topic(buffer, topic, topic_end)):
                 wrong, written = violations.MALFORMED, before
@@ -236,8 +238,7 @@ def _message(
     row: int, now_ns: int, place: tuple[int, int, int, int, int, int], first_byte: int, crc: int
 ) -> ReceivedMessage:
     start, topic, topic_end, payload, end, packet_id = place
-    qos, dup, retain = (first_byte >> 1) & 3, first_byte & 8, first_byte & 1
-    header = (packet_id, qos, dup, retain)
+    header = (packet_id, (first_byte >> 1) & 3, first_byte & 8, first_byte & 1)
     return ReceivedMessage(row, now_ns, start, topic, topic_end, payload, end, *header, crc)
 
 
@@ -321,6 +322,7 @@ def _publish(fleet: Fleet, message: ReceivedMessage, position: int, handlers: Ha
             _take_in_use(fleet, message)
             return acknowledge(fleet, message, position)
         in_flight.release_qos2(fleet.doubtful_ids, device.qos2, message.packet_id)
+        in_flight.accept_qos2(fleet.fresh_ids, 0, message.packet_id)
         fleet.totals.unreleased += 1
     elif message.qos == 2:
         device.qos2 = -2
@@ -337,7 +339,7 @@ def _take_in_use(fleet: Fleet, message: ReceivedMessage) -> None:
     intact = message.end - start >= HEADER_BYTES and counting.is_whole(fleet, message)
     is_ours = intact and read_u32(fleet.buffer, start) == fleet.run.run_tag
     if is_ours:
-        phase = phase_of(fleet.run, read_i64(fleet.buffer, start + 16))
+        phase = counting.phase_of_surplus(fleet, message)
     counts = fleet.counters[device.group, phase]
     counts.duplicated += 1
     is_other = False
@@ -515,9 +517,7 @@ def _connack(fleet: Fleet, row: int, code: int, session_present: int, now_ns: in
         if not session_present and device.qos2 >= 0:
             forgotten = in_flight.forget_received(fleet.received_ids, device.qos2)
             fleet.totals.unreleased -= forgotten
-    device.flags &= ~RESUMED
-    if session_present:
-        device.flags |= RESUMED
+    device.flags = device.flags & ~RESUMED | RESUMED * session_present
     group = device.group
     fleet.counters[group, CONNECT_PHASE].connects += 1
     record(fleet, slot_of(group, counting.S_CONNACK, CONNECT_PHASE), now_ns - device.tcp_ns)
@@ -581,10 +581,9 @@ def on_acknowledged(
 
 @compiled
 def on_refused(fleet: Fleet, row: int, packet_id: int, phase: int) -> int:
-    device = fleet.devices[row]
-    if device.responses >= 0:
+    if fleet.devices[row].responses >= 0:
         return 1
-    return int(fleet.publishers[device.publisher].deliveries)
+    return int(fleet.publishers[fleet.devices[row].publisher].deliveries)
 
 
 MESSAGING: Any = Handlers(

@@ -61,7 +61,7 @@ _RETURN_NAMES: Final = (
 def is_known(code: int, packet_type: int, version: int) -> bool:
     """Return True if the specification allows a packet of the server to carry this code."""
     if version == MQTT_5:
-        return code in REASON_CODES[packet_type]
+        return code in REASON_CODES[packet_type] and code != 4  # a DISCONNECT of a client
     if packet_type == CONNACK:
         return code < len(_RETURN_NAMES)
     return code in (0, 1, 2, ReasonCode.UNSPECIFIED_ERROR) if packet_type == SUBACK else code == 0

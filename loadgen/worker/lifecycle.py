@@ -36,7 +36,7 @@ from loadgen.worker.poller import Poller, WorkerLoop
 from loadgen.worker.recorder import current_phase
 from loadgen.worker.reporter import Reporter
 from loadgen.worker.streams import Streams, ending
-from loadgen.worker.subscriptions import Subscriptions
+from loadgen.worker.subscriptions import Subscriptions, breaches
 from loadgen.worker.upkeep import NO_PINGRESP, doubt
 
 _CLOSINGS = tuple(map(ending, (0, errno.ECONNRESET, errno.EPIPE)))
@@ -206,7 +206,8 @@ class Lifecycle:
         elif isinstance(packet, SubAck | UnsubAck) and self.subscriptions.ends_turn(
             connection, packet, moment_ns
         ):
-            pass
+            for kind in breaches(packet, 1, 0, version):
+                self._violated(connection, kind)
         elif isinstance(packet, SubAck) and self._fleet.group_of(connection).subscribes is not None:
             for kind in self.subscriptions.on_suback(connection, packet, moment_ns):
                 self._violated(connection, kind)

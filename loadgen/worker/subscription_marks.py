@@ -74,10 +74,10 @@ class SubscriptionMarks:
         self._next_ns = 0
 
     def most(self) -> tuple[int, float] | None:
-        """Return the most messages in flight to one subscription, and the longest wait of one.
+        """Return the most messages in flight to one subscription, and the longest wait.
 
-        A wait is a share of the run, 0 to 1: messages that wait, by messages sent. Overtaken ones
-        are not in flight. Return None if the last sample was a moment ago.
+        A wait, of a subscription or a stream to it, is the share of its messages that wait, without
+        overtaken ones. Return None if the last sample was a moment ago.
         """
         begun_ns = time.monotonic_ns()
         if begun_ns < self._next_ns:
@@ -86,10 +86,12 @@ class SubscriptionMarks:
         for numbers, sent in self._sent_on:
             self._sent[numbers] = sent
         sent = self._sent[self._streams]
-        under_way = np.add.reduceat(np.maximum(sent - received, 0), self._firsts)
-        waits = (under_way - 1) / np.maximum(np.add.reduceat(sent, self._firsts), 1)
+        waiting = np.maximum(sent - received, 0)
+        under_way = np.add.reduceat(waiting, self._firsts)
+        of_all = (under_way - 1) / np.maximum(np.add.reduceat(sent, self._firsts), 1)
+        of_each = (waiting - 1) / np.maximum(sent, 1)
         self._next_ns = begun_ns + _PAUSES * (time.monotonic_ns() - begun_ns)
-        return int(under_way.max()), max(float(waits.max()), 0.0)
+        return int(under_way.max()), max(float(of_all.max()), float(of_each.max()), 0.0)
 
 
 def open_marks(live: Path, workers: int) -> SubscriptionMarks | None:

@@ -27,6 +27,17 @@ _IN_FLIGHT = 256
 _TURN_S = 0.005
 
 
+def breaches(packet: SubAck | UnsubAck, filters: int, qos: int, version: int) -> list[int]:
+    """Return the violations in the answer to a packet with so many filters of this QoS."""
+    codes, kind = packet.reason_codes, packet.packet_type
+    found = [SUBACK_CODES] if codes and len(codes) != filters else []
+    if not all(is_known(code, kind, version) for code in codes):
+        found.append(UNKNOWN_REASON)
+    if kind == SUBACK and any(qos < code <= 2 for code in codes):
+        found.append(GRANT_RAISED)
+    return found
+
+
 class Subscriptions:
     """The subscribing devices of one worker; `packets(connection)` has the packets of a device."""
 
@@ -123,14 +134,7 @@ class Subscriptions:
         if not waiting:
             del self._open[connection]
         requested, codes = request.subscriptions[-1].qos, packet.reason_codes
-        granted, failure = min(codes), None
-        device, violations = fleet.devices[connection], []
-        if len(codes) != len(request.subscriptions):
-            violations.append(SUBACK_CODES)
-        if not all(is_known(code, SUBACK, version) for code in codes):
-            violations.append(UNKNOWN_REASON)
-        if any(requested < code <= 2 for code in codes):
-            violations.append(GRANT_RAISED)
+        granted, failure, device = min(codes), None, fleet.devices[connection]
         if granted < requested:
             # Messages come with the granted QoS; a lower one than requested is a failure.
             failure = f"granted QoS {granted} instead of {requested}"
@@ -145,7 +149,7 @@ class Subscriptions:
             record(fleet, slot, moment_ns - device.request_ns)
             device.subscribed_ns = moment_ns
             self.settle(connection, failure, refused=is_failure(max(codes)))
-        return violations
+        return breaches(packet, len(request.subscriptions), requested, version)
 
     def _fail_again(self, connection: int, failure: str) -> None:
         self.failed_again[failure] += 1

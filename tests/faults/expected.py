@@ -391,8 +391,8 @@ def _arrivals(scene: _Scene, inside: Any) -> dict[str, Span]:
             continue
         place = scene.place(delivery)
         if place is None:
-            if inside(header.intended_ns):
-                count("misrouted", delivery.sure, 1)
+            sure, maybe = _phases(truth, delivery, inside)
+            count("misrouted", sure and delivery.sure, maybe)
             continue
         places[place].append(delivery)
         first = len(places[place]) == 1
@@ -407,27 +407,27 @@ def _arrivals(scene: _Scene, inside: Any) -> dict[str, Span]:
         if delivery.qos < scene.granted(delivery.client, delivery.topic):
             count("below_qos", delivery.sure, 1)
     for found in places.values():
-        header = found[0].header
-        assert header is not None
-        if inside(header.intended_ns):
-            _count_place(found, count, scene.sent[header.stream, header.sequence, found[0].topic])
+        _count_place(scene, found, count, inside)
     names = "intact corrupt repeated repeated_allowed misrouted foreign out_of_order below_qos"
     return {name: Span(low[name], high[name]) for name in names.split()}
 
 
-def _count_place(found: list[Delivery], count: Any, sent: int) -> None:
-    """One expected delivery, with all that came for it; its message was sent so many times."""
-    sure = sum(delivery.sure for delivery in found)
-    count("intact", min(sure, 1), 1)
+def _count_place(scene: _Scene, found: list[Delivery], count: Any, inside: Any) -> None:
+    """One expected delivery, with all that came for it."""
+    sure, header = sum(delivery.sure for delivery in found), found[0].header
+    assert header is not None
+    if inside(header.intended_ns):
+        count("intact", min(sure, 1), 1)
     # Whichever came first is no repeat; if it was never read, the next is the first.
     certain = sure == len(found)
-    copies = sent - 1
+    copies = scene.sent[header.stream, header.sequence, found[0].topic] - 1
     for delivery in found[1:]:
         is_allowed = delivery.resumed
         if not is_allowed and not delivery.in_use and copies > 0:
             # Each time that our publisher sends it again excuses one repeat.
             is_allowed, copies = True, copies - 1
-        count("repeated_allowed" if is_allowed else "repeated", int(certain), 1)
+        surely, maybe = _phases(scene.truth, delivery, inside)
+        count("repeated_allowed" if is_allowed else "repeated", certain and surely, maybe)
 
 
 def _is_ours(truth: Truth, delivery: Delivery) -> bool:

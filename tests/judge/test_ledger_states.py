@@ -83,10 +83,13 @@ def test_a_message_to_a_device_that_does_not_subscribe_is_misrouted() -> None:
     assert bench.counted(0) == {"drain": {"misrouted": 1}}
 
 
-def test_a_misrouted_message_has_the_phase_in_which_it_was_intended() -> None:
+def test_a_message_that_was_not_due_has_the_phase_in_which_it_arrived() -> None:
     bench = Bench()
-    give(bench, publish(message(0, intended_ns=START_NS), topic="x"), WINDOW_END_NS + 9)
-    assert bench.counted() == {"warmup": {"misrouted": 1}}
+    first = message(0, intended_ns=START_NS)
+    for moment_ns in (START_NS + 1, MEASURE_FROM_NS + 9, WINDOW_END_NS + 9):
+        give(bench, publish(first) + publish(first, topic="x"), moment_ns)
+    assert bench.counted()["warmup"]["misrouted"] == 1
+    assert bench.counted()["measure"] == {"misrouted": 2, "duplicated": 2}
 
 
 # --- damaged ---------------------------------------------------------------------------------

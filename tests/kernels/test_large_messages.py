@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from loadgen.kernels import counting
+from loadgen.kernels.device import AWAIT_CONNACK
 from loadgen.kernels.in_flight import redelivery_order
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS, keep_partial
 from loadgen.mqtt.codec import encode
-from loadgen.mqtt.packets import Packet, PubAck, Publish, PubRec, SubAck
+from loadgen.mqtt.packets import Packet, PubAck, Publish, PubRec, PubRel, SubAck
 from loadgen.mqtt.properties import Properties
 from loadgen.mqtt.reason_codes import ReasonCode
+from loadgen.mqtt.violations import UNEXPECTED_PACKET, UNKNOWN_PUBREL
 from tests.kernels.test_traffic import MEASURE_FROM_NS, PERIOD_NS, START_NS, Bench, header
 
 MIB = 1 << 20
@@ -102,6 +104,17 @@ def test_sizes_on_both_sides_of_the_buffer_come_in_any_pieces() -> None:
     totals = bench.counted(1)
     assert sum(phase["received"] for phase in totals.values()) == 60
     assert {name for phase in totals.values() for name in phase} == {"received", "received_bytes"}
+
+
+def test_a_long_message_is_judged_like_a_short_one() -> None:
+    bench = large_bench(qos=2)
+    (packet,) = sent(bench, 0, 1)
+    pubrel = encode(PubRel(bench.messages(packet)[0].packet_id), 4)
+    read(bench, [packet[:100_000], packet[100_000:] + pubrel])  # before its PUBREC
+    assert np.flatnonzero(bench.fleet.violations).tolist() == [UNKNOWN_PUBREL]
+    bench.fleet.devices[bench.subscriber].state = AWAIT_CONNACK
+    bench.receive(bench.subscriber, packet[:100_000])
+    assert bench.fleet.violations[UNEXPECTED_PACKET] == 1
 
 
 @pytest.mark.parametrize("place", [9, 60, 100_000, SIZE - 1])

@@ -88,3 +88,13 @@ def test_a_device_that_may_not_do_as_planned_leaves(player: Player, limit: dict[
     assert player.fleet.devices["state"][:2].tolist() == [CONNECTED, CLOSED]
     totals = player.fleet.totals
     assert (totals.connect_failures, totals.disconnects) == (1, 0)
+
+
+@pytest.mark.parametrize(("churned", "data", "wrong"), rows_of("worker.answers"))
+def test_each_later_answer_is_judged(player: Player, churned: int, data: str, wrong: str) -> None:
+    accept(player, 2)
+    player.lifecycle.subscriptions._churned = {2} if churned else set()
+    player.lifecycle.subscriptions._take_turn(2)
+    player.receive(2, bytes.fromhex(data), START_NS)
+    found = [getattr(violations, wrong)] if wrong else []
+    assert np.flatnonzero(player.fleet.violations).tolist() == found

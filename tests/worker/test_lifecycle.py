@@ -13,6 +13,7 @@ from loadgen.kernels import counting
 from loadgen.mqtt import packets
 from loadgen.plan.groups import Reconnect
 from loadgen.worker.lifecycle import Lifecycle
+from tests.tables import rows_of
 from tests.worker.harness import (
     Driver,
     Gone,
@@ -87,14 +88,7 @@ async def test_a_connection_that_drops_mid_run_is_reported_and_its_messages_stay
     assert broker.published["t/0"] == broker.published["t/2"] == 50
 
 
-@pytest.mark.parametrize(
-    ("version", "data", "said"),
-    [
-        (4, "e0 00", "DISCONNECT from the broker"),
-        (5, "e0 01 8b", "DISCONNECT from the broker: Server shutting down (0x8B)"),
-        (4, "d0 01 00", "violation of MQTT: Malformed Packet (0x81)"),  # we close
-    ],
-)
+@pytest.mark.parametrize(("version", "data", "said"), rows_of("worker.dismissals"))
 async def test_who_ended_a_connection_is_reported_with_the_reason(
     driver: Driver, version: int, data: str, said: str
 ) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loadgen.plan.behaviour import PlannedFleet
@@ -13,11 +14,11 @@ from loadgen.worker.subscription_marks import open_marks, share_streams
 from tests.plans import small_plan
 
 
-def workers(directory: Path, *, shared: str = "") -> list[PlannedFleet]:
+def workers(directory: Path, filters: str = "t/{topic}") -> list[PlannedFleet]:
     """Return three publishers in one worker, and two subscribers of each topic in two."""
     groups = (
         DeviceGroup("publishers", 3, publishes=Publishes("t/{topic}", 300.0)),
-        DeviceGroup("subscribers", 6, subscribes=Subscribes((f"{shared}t/{{topic}}",)), topics=3),
+        DeviceGroup("subscribers", 6, subscribes=Subscribes((filters,)), topics=3),
     )
     shares = ((Share(0, 0, 3, 1), Share(1, 0, 6, 2)), (Share(1, 1, 6, 2),))
     plans = tuple(WorkerPlan(number, own) for number, own in enumerate(shares))
@@ -47,10 +48,20 @@ def test_the_most_under_way_is_that_of_one_subscription(tmp_path: Path) -> None:
     assert marks.most() == (0, 0)
 
 
+def test_a_stream_waits_whatever_the_others_of_its_subscription_get(tmp_path: Path) -> None:
+    first, second = workers(tmp_path, "t/+")
+    marks = open_marks(tmp_path / "live", 2)
+    assert marks is not None
+    first.publishers["sent"] = [1_000, 1_000, 5]
+    for fleet in first, second:
+        fleet.pairs["expected"] = np.resize([1_000, 1_000, 1], len(fleet.pairs))
+    assert marks.most() == (4, 3 / 5)
+
+
 def test_nothing_is_known_of_a_queue_of_several_consumers_or_of_another_host(
     tmp_path: Path,
 ) -> None:
-    workers(tmp_path, shared="$share/q/")
+    workers(tmp_path, "$share/q/t/{topic}")
     assert open_marks(tmp_path / "live", 2) is None
     workers(tmp_path)
     assert open_marks(tmp_path / "live", 2) is not None

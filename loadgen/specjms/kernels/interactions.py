@@ -313,10 +313,10 @@ def _accept(fleet: Fleet, message: counting.ReceivedMessage, note: InteractionNo
         return _NONE
     if pair != _NONE and intact:
         return pair
-    phase = counting.phase_of(fleet.run, read_i64(buffer, start + 16))
     if pair == _NONE:
-        counting.count_misrouted(fleet, fleet.counters[fleet.devices[row].group, phase])
+        counting.count_misrouted(fleet, message)
     else:  # only its filler is damaged, so that the rest accounts for it
+        phase = counting.phase_of(fleet.run, read_i64(buffer, start + 16))
         counts = fleet.counters[chain.types[note.type].group, phase]
         counting.count_damaged(fleet, counts, message, pair)
     return _NONE
@@ -378,7 +378,7 @@ def _on_message(fleet: Fleet, message: counting.ReceivedMessage, position: int) 
     outcome = account(fleet.pairs, fleet.gaps, fleet.totals, pair, sequence)
     chain.state.redelivered += message.dup != 0
     if outcome == DUPLICATE:
-        counting.count_repeated(fleet, counts, message, pair)
+        counting.count_repeated(fleet, kind.group, message, pair)
         chain.state.duplicated += 1
         chain.state.unmarked += message.dup == 0 and not is_copy(buffer, start)
         if phase == counting.MEASURE:
