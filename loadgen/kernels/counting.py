@@ -32,7 +32,7 @@ from loadgen.kernels.payload import (
     is_intact,
     send_offset_ns,
 )
-from loadgen.kernels.repeats import is_excused, note_first_copy, note_late
+from loadgen.kernels.repeats import is_excused, note_first_copy, note_late, note_owner
 from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
 from loadgen.metrics.interval import SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
@@ -241,6 +241,8 @@ def take_message(fleet: Fleet, message: ReceivedMessage) -> bool:
         note_late(fleet, pair, sequence)
         if not device.flags & SHARED:
             counts.out_of_order += 1
+    if device.flags & SHARED:
+        note_owner(fleet, message.row, pair, sequence)
     if message.qos != received.qos:
         check_qos(fleet, counts, message, received.qos)
     if phase == MEASURE:

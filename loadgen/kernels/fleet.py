@@ -26,7 +26,7 @@ from loadgen.kernels.device import Device
 from loadgen.kernels.in_flight import InFlight, Sender
 from loadgen.kernels.pacer import Due, ProgramStep, Publisher
 from loadgen.kernels.payload import Place
-from loadgen.kernels.repeats import Copy, Doubt, Withheld
+from loadgen.kernels.repeats import Copy, Doubt, Owner, Withheld
 from loadgen.metrics.interval import COUNTERS
 
 
@@ -227,6 +227,7 @@ class Fleet(Arrays):
     repeat_pool: GapPool
     copies: Rows[Copy]
     withheld: Rows[Withheld]
+    owners: Rows[Owner]  # by pair and sequence; of the latest messages of queues
     ranges: Rows[StreamRange]  # by device; several consumers of a queue have the same pairs
     sources: Rows[StreamSource]
     parts: Rows[TopicPart]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COPIES_LIMIT = 1 << 20
 WITHHELD_LIMIT = 1 << 16
+OWNERS_LIMIT = 1 << 16
 _GAPS_LIMIT = 100
 """Gaps of a pair in which the first missing message is searched; with more, all is in doubt."""
 
@@ -50,6 +51,14 @@ class Withheld(Record):
     pair: Int64
     sequence: Int64
     came: Int64
+
+
+class Owner(Record):
+    """The consumer of a queue that got a message: pair + 1, or 0 if the entry is free."""
+
+    pair: Int64
+    sequence: Int64
+    row: Int64
 
 
 @compiled
@@ -88,16 +97,18 @@ def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
     """Note the repeat of an intact message; return True if it is excused.
 
     The first repeat is excused if the broker may lack the acknowledgement. It must have DUP, except
-    at another consumer of a queue.
+    in a queue, of which another consumer gets what one had when its connection broke.
     """
     sequence = read_i64(fleet.buffer, message.payload + 8)
     device = fleet.devices[message.row]
     doubtful = message.qos == 1 and pair < len(fleet.doubts) and sequence < fleet.doubts[pair].end
-    if doubtful and (device.flags & SHARED or (device.flags & RESUMED and message.dup)):
+    if device.flags & SHARED:
+        doubtful = doubtful and _may_be_passed_on(fleet, pair, sequence)
+    else:
+        doubtful = doubtful and device.flags & RESUMED > 0 and message.dup > 0
+    if doubtful:
         status = account(fleet.repeats, fleet.repeat_gaps, fleet.repeat_pool, pair, sequence)
         doubtful = status != DUPLICATE
-    else:
-        doubtful = False
     came = fleet.totals.withheld > 0 and _came_again(fleet, pair, sequence)
     number = copy_number(fleet.buffer, message.payload)
     if number > 0:
@@ -111,6 +122,28 @@ def is_excused(fleet: "Fleet", message: "ReceivedMessage", pair: int) -> bool:
     if retained:
         retained = _mark(fleet, pair, device.returned_ns >> 20, _RETAINED)  # 2^20 ns: 1 ms
     return bool(doubtful or came or first or retained)
+
+
+@compiled
+def note_owner(fleet: "Fleet", row: int, pair: int, sequence: int) -> None:
+    """Note which consumer of a queue got a message, in place of an earlier message."""
+    owner = fleet.owners[_owner_place(fleet, pair, sequence)]
+    owner.pair = pair + 1
+    owner.sequence = sequence
+    owner.row = row
+
+
+@compiled
+def _may_be_passed_on(fleet: "Fleet", pair: int, sequence: int) -> bool:
+    """Return False if the consumer that got a message never lost its connection."""
+    owner = fleet.owners[_owner_place(fleet, pair, sequence)]
+    is_known = owner.pair == pair + 1 and owner.sequence == sequence
+    return not is_known or fleet.devices[owner.row].left_ns != 0
+
+
+@compiled
+def _owner_place(fleet: "Fleet", pair: int, sequence: int) -> int:
+    return (pair * 0x9E3779B1 + sequence) % len(fleet.owners)
 
 
 @compiled

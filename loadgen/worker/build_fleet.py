@@ -38,7 +38,15 @@ from loadgen.kernels.payload import (
     make_body,
 )
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
-from loadgen.kernels.repeats import COPIES_LIMIT, WITHHELD_LIMIT, Copy, Doubt, Withheld
+from loadgen.kernels.repeats import (
+    COPIES_LIMIT,
+    OWNERS_LIMIT,
+    WITHHELD_LIMIT,
+    Copy,
+    Doubt,
+    Owner,
+    Withheld,
+)
 from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.metrics.histogram import BUCKETS
@@ -387,9 +395,8 @@ def build_fleet(
     """Expand a worker's shares. `page` is its part of the live page, None for a private one."""
     page = page or private_page(1, len(plan.groups))
     group = np.concatenate([np.full(share.count, share.group, np.int64) for share in worker.shares])
-    device = np.concatenate(
-        [np.arange(share.start, share.stop, share.step, dtype=np.int64) for share in worker.shares]
-    )
+    steps = [(share.start, share.stop, share.step) for share in worker.shares]
+    device = np.concatenate([np.arange(*step, dtype=np.int64) for step in steps])
     count = len(group)
     rows = _Builder(plan, count)
     rows.devices["group"] = group
@@ -437,6 +444,7 @@ def build_fleet(
         repeat_pool=GapPool.rows(1),
         copies=many_rows(Copy, COPIES_LIMIT),
         withheld=many_rows(Withheld, WITHHELD_LIMIT),
+        owners=many_rows(Owner, OWNERS_LIMIT),
         ranges=np.array(rows.ranges, np.int32).view(records.StreamRange.layout),
         sources=sources,
         parts=parts,

@@ -214,6 +214,8 @@ class Lifecycle:
         elif isinstance(packet, Disconnect):
             if version != MQTT_5:
                 self._violated(connection, violations.SERVER_DISCONNECT)
+            if packet.properties.session_expiry_interval is not None:  # only clients may send it
+                self._violated(connection, violations.UNREQUESTED_PROPERTY)
             name = reason_name(packet.reason_code)
             self.lost(connection, f"DISCONNECT from the broker: {name}")
         else:

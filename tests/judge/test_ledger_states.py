@@ -227,6 +227,17 @@ def test_messages_acknowledged_long_ago_are_never_excused() -> None:
     assert repeats(bench, [202]) == (1, 1)
 
 
+def test_a_queue_passes_on_only_what_a_cut_consumer_had() -> None:
+    bench = Bench(qos=1, receive_qos=1, subscribers=2, shared="$share/queue/")
+    deliver(bench, [0, 2])
+    bench.subscriber = PUBLISHERS + 1
+    deliver(bench, [1, 3])
+    bench.subscriber = PUBLISHERS
+    bench.come_back()
+    bench.subscriber = PUBLISHERS + 1
+    assert repeats(bench, [0, 1, 2, 3, 0], dup=False) == (5, 2)
+
+
 def test_a_broker_may_resume_topic_by_topic() -> None:
     """New messages of one topic may come before repeats of another (4.6)."""
     bench = Bench(qos=1, durable=True)

@@ -18,19 +18,7 @@ def watched(by_command: bool, *samples: tuple[int, int, int, int]) -> RecoveryWa
     return watch
 
 
-WHOLE = (
-    (1005, 10, 100, 3),
-    (1010, 4, 103, 3),  # what was in the sockets still comes
-    (1020, 0, 104, 30),
-    (1030, 0, 104, 60),
-    (1040, 2, 104, 70),
-    (1050, 5, 110, 60),
-    (1060, 10, 120, 50),
-    (1070, 10, 160, 12),
-    (1080, 10, 170, 8),
-    (1090, 10, 180, 9),
-    (2000, 10, 300, 4),  # what never comes
-)
+WHOLE = [tuple(row) for row in rows_of("judge.recovery")]
 
 
 @pytest.mark.parametrize(("by_command", "crashed_ms"), [(False, 1000), (True, 1010)])

@@ -33,16 +33,12 @@ def values(card: ScoreCard) -> dict[str, float | None]:
 
 
 def with_power(
-    directory: Path,
-    case: str,
-    logs: Sequence[str | Path],
-    offset: str | None = None,
-    rack_units: float | None = None,
+    directory: Path, case: str, logs: Sequence[str | Path], offset: Any = None, units: Any = None
 ) -> ScoreCard:
     """A run whose clock puts its window within the tables of the published report."""
     settings = log_settings(logs, "UTC", offset=offset)
     clock = {"monotonic_ns": make.ANCHOR_NS, "wall_ns": POWER_TABLES_S * make.SECOND_NS}
-    return summarize_run(make.fabricate(directory, case=case, clock=clock), settings, rack_units)
+    return summarize_run(make.fabricate(directory, case=case, clock=clock), settings, units)
 
 
 def test_a_card_goes_to_another_process(tmp_path: Path) -> None:
@@ -92,7 +88,7 @@ def test_latency_is_that_of_the_timed_pair(tmp_path: Path) -> None:
 
 
 def test_power_and_rack_units(tmp_path: Path) -> None:
-    card = with_power(tmp_path / "run", "persistent", LOGS, rack_units=2)
+    card = with_power(tmp_path / "run", "persistent", LOGS, units=2)
     assert card.power is not None
     assert [outlet.watts for outlet in card.power.outlets] == [137.0, 166.0]
     assert values(card) == {

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -13,6 +14,7 @@ from loadgen.run import host_load
 from loadgen.run.host_load import HostLoad, LoadWatch, quiet_host
 from loadgen.sentences import Text
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
 def write(
@@ -54,20 +56,9 @@ def test_what_others_used_is_the_load(tmp_path: Path) -> None:
     assert LoadWatch().load() is None
 
 
-@pytest.mark.parametrize(
-    ("load", "is_busy"),
-    [
-        (HostLoad(0.38, 0.0, 0.2), True),
-        (HostLoad(0.38, 0.0, 0.1), False),  # many processors
-        (HostLoad(0.38, 0.0, None), True),
-        (HostLoad(0.1, 0.0, None), False),
-        (HostLoad(0.0, 0.06, 0.0), True),
-        (HostLoad(0.1, 0.0, None, 0.3), True),
-        (HostLoad(0.38, 0.0, None, 0.1), False),
-    ],
-)
-def test_a_busy_host_is_one_on_which_workers_wait(load: HostLoad, is_busy: bool) -> None:
-    assert load.is_busy is is_busy
+@pytest.mark.parametrize(("is_busy", "load"), rows_of("run.loads"))
+def test_a_busy_host_is_one_on_which_workers_wait(is_busy: bool, load: dict[str, Any]) -> None:
+    assert HostLoad(**{"steal": 0.0, "pressure": None, **load}).is_busy is is_busy
 
 
 async def test_a_host_must_be_quiet_for_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

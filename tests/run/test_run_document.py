@@ -18,18 +18,7 @@ def named(version: str, **fields: str) -> dict[str, str]:
     return _named(workload, replace(ServedBroker.at((parse_endpoint(URL),)), version=version))
 
 
-@pytest.mark.parametrize(
-    ("said", "name", "version"),
-    [
-        ("mosquitto version 2.0.11", "mosquitto", "2.0.11"),
-        ("amqtt 0.11.0", "amqtt", "0.11.0"),
-        ("EMQX Broker v5.8", "EMQX Broker", "5.8"),
-        ("5.8.1", URL, "5.8.1"),
-        ("nats-server", "nats-server", ""),
-        ("unknown", URL, ""),
-        ("", URL, ""),
-    ],
-)
+@pytest.mark.parametrize(("said", "name", "version"), rows_of("run.versions_said"))
 def test_a_broker_is_named_as_it_says_itself(said: str, name: str, version: str) -> None:
     assert named(said) == {"name": name, "version": version}
 

@@ -17,6 +17,7 @@ from loadgen.report.power.log import LogSamples, read_log, require_readable, sam
 from loadgen.report.power.settings import LogSettings, log_settings
 from tests.examples import examples
 from tests.refusals import refused
+from tests.tables import rows_of
 
 NOTATIONS_OF_LOGS = tomllib.loads((Path(__file__).parent / "notations.toml").read_text())
 BEGIN = datetime(2013, 4, 26, 10, 4, 5, tzinfo=UTC)
@@ -162,20 +163,7 @@ NOTATIONS = st.builds(
     part=st.sampled_from(["", "mark", " ", "\u202f", "'"]),
     separator=st.sampled_from(";\t|,"),
     encoding=st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]),
-    when=st.sampled_from(
-        [
-            "%Y-%m-%d %H:%M:%S",
-            "%Y-%m-%dT%H:%M:%S%z",
-            "%d.%m.%Y %H:%M:%S",
-            "%m/%d/%Y %I:%M:%S %p",
-            "%d/%m/%Y %H:%M:%S",
-            "%d-%b-%Y %H:%M:%S",
-            "%b %d, %Y %H:%M:%S",
-            "%a %b %d %H:%M:%S %Y",
-            "%Y%m%dT%H%M%S",
-            "%s",
-        ]
-    ),
+    when=st.sampled_from(rows_of("report.times")),
     zone=st.sampled_from(["UTC", "Europe/Berlin", "Asia/Kathmandu"]),
     newest_first=st.booleans(),
     wide=st.booleans(),
