@@ -461,7 +461,8 @@ def _explained(
     if error is None:
         return BrokerUnreachableError(BROKER_TEXT.SILENT(where=where, timeout_s=timeout_s))
     closes = BROKER_TEXT.CLOSES_THIS_CLIENT if spoken else BROKER_TEXT.CLOSES
-    return BrokerRefusedError(closes(where=where))
+    option = "--tls-alpn" if endpoint.tls and not spoken else None
+    return BrokerRefusedError(closes(where=where, option=option))
 
 
 def _other_transport(endpoint: Endpoint, further: Sequence[BrokerConnection]) -> str:

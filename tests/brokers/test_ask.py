@@ -118,6 +118,7 @@ async def test_a_port_without_broker_is_named(
     assert error.code == code
     assert endpoint.address in error.values["where"]
     assert error.values.get("opening", "").startswith(value)
+    assert bool(error.values.get("option")) is (code == "CLOSES" and scheme == "mqtts")
 
 
 async def test_a_tls_alert_is_named() -> None:
