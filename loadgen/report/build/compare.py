@@ -26,7 +26,7 @@ from typing import Any, Literal
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.fields import Load
-from loadgen.report.build.rows import DATA, END_TO_END, FIGURES
+from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, own_share_remark
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
@@ -257,13 +257,17 @@ def _comparison(
     lines = tuple(_lines(cards, sides, alike, bounds if marked else None))
     valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
     worse = [place for place in range(1, len(sides)) if marked and not valid[place]]
+    remarks = [*_remarks([[facts[run] for run in side.runs] for side in sides], lines)]
+    late = [place for place in facts if own_share_remark(cards[place].latency)]
+    if late:
+        remarks.append(REPORT_TEXT.OWN_DELAY_OF_RUNS(late=len(late), runs=len(facts)))
     return Comparison(
         case=case,
         sides=tuple(sides),
         lines=lines,
         bound=bounds.default if marked else None,
         invalid=tuple(worse),
-        remarks=tuple(_remarks([[facts[run] for run in side.runs] for side in sides], lines)),
+        remarks=tuple(remarks),
     )
 
 

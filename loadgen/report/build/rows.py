@@ -127,6 +127,7 @@ def with_latency(
         description="From the intended moment of sending to the receiver.",
         unit="microseconds",
         **figures,
+        remark=own_share_remark(latency),
     )
     return (*rows, row)
 
@@ -249,7 +250,7 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
 # series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
 # for which a message was readable before it was read. Shares of percentiles are approximate.
 _MOSTLY = 0.5
-_SHOWN = {"p50": "50P", "p99": "99P", "avg": "AVG"}
+_SHOWN = {"p50": "50P", "p99": "99P", "p99_9": "99.9P", "avg": "AVG"}
 
 
 def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:

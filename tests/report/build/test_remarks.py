@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from loadgen.metrics.reducer import LatencySummary
-from loadgen.report.build.rows import own_share_remark, recovery_remark, slow_remark
+from loadgen.report.build.compare import compare
+from loadgen.report.build.rows import own_share_remark, recovery_remark, slow_remark, with_latency
 from loadgen.report.build.summary import summarize_run
 from loadgen.report.record import RunRecord
 from tests.report import fabricate as make
@@ -58,6 +59,9 @@ def test_the_row_has_transit_beside_it(tmp_path: Path) -> None:
     ]
     card = summarize_run(make.write_run(tmp_path / "b", make.run_document(case="latency"), late))
     assert card.rows[0].remark.startswith("Mostly the generator's own delay (estimated): 50P, ")
+    assert with_latency((), "fanin", card.latency)[0].remark == card.rows[0].remark
+    (comparison,) = compare([card, replace(card, run=replace(card.run, id="c"))])
+    assert "2 of 2 runs" in comparison.remarks[-1]
     for rendering in make.rendered(card)[:2]:
         assert "Mostly the generator" in rendering
 
