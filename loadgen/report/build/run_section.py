@@ -45,7 +45,7 @@ def run_section(
         charts,
         *_groups(card),
         *_hosts(card.details.get("load_hosts", ())),
-        Paragraph("Run again:" if command else "The run did not record its command.", "muted"),
+        Paragraph("Command:" if command else "The run did not record its command.", "muted"),
         *([Paragraph(name(command, COMMAND_CHARACTERS), "command")] if command else []),
         _seal(card),
         Fold("Scenario, environment and broker", (_facts(card),)),
