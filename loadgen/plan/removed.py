@@ -1,7 +1,8 @@
 """Removed names, each with its replacement."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from loadgen.sentences import read_table
 
@@ -9,14 +10,23 @@ Kind = Literal["field", "argument", "broker", "command"]
 """A field of the scenario, another argument of runs, a name for `--broker`, a command's option."""
 
 
+@dataclass(frozen=True, slots=True)
+class RemovedName:
+    """A name of an earlier version; `unset` is its value if it was not given."""
+
+    name: str
+    kind: Kind
+    instead: str
+    unset: object = None
+
+
 _TABLE = read_table("loadgen.plan", "removed.toml")
-REMOVED: list[dict[str, Any]] = _TABLE["removed"]
-"""Names of earlier versions; `unset` is the value of one that was not given, if not None."""
+REMOVED = tuple(RemovedName(**row) for row in _TABLE["removed"])
 
 
 def removal(name: str, *kinds: Kind) -> str | None:
     """Return advice for a removed name of one of these kinds, None for other names."""
-    advice = (one["instead"] for one in REMOVED if one["name"] == name and one["kind"] in kinds)
+    advice = (one.instead for one in REMOVED if one.name == name and one.kind in kinds)
     return next((f"removed; {instead}" for instead in advice), None)
 
 
@@ -30,5 +40,5 @@ def with_removed(values: Mapping[str, object], kind: Kind) -> dict[str, object]:
         for name, value in values.items()
         if name not in ADDED or value not in (None, ADDED[name])
     }
-    gone = (one for one in REMOVED if one["kind"] == kind and one["name"] not in ADDED)
-    return {one["name"]: one.get("unset") for one in gone} | there
+    gone = (one for one in REMOVED if one.kind == kind and one.name not in ADDED)
+    return {one.name: one.unset for one in gone} | there

@@ -1,21 +1,19 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadgen.api import UsageError, run_async, scenario
 from loadgen.cases.registry import CASES, build_scenario
 from loadgen.errors import ScenarioError
-from loadgen.plan.removed import ADDED, REMOVED, removal, with_removed
+from loadgen.plan.removed import ADDED, REMOVED, RemovedName, removal, with_removed
 from loadgen.run.seal import digest_of
 from tests.refusals import refused
 
 
-@pytest.mark.parametrize("removed", REMOVED, ids=lambda removed: removed["name"])
-def test_each_name_is_gone_and_has_an_alternative(removed: dict[str, Any]) -> None:
-    name = removed["name"]
-    assert removal(name, removed["kind"]) == f"removed; {removed['instead']}"
-    assert not any(name in case.scenario.fields() for case in CASES.values())
+@pytest.mark.parametrize("removed", REMOVED, ids=lambda removed: removed.name)
+def test_each_name_is_gone_and_has_an_alternative(removed: RemovedName) -> None:
+    assert removal(removed.name, removed.kind) == f"removed; {removed.instead}"
+    assert not any(removed.name in case.scenario.fields() for case in CASES.values())
 
 
 def test_other_names_and_kinds_are_not_removed() -> None:
