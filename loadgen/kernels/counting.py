@@ -34,7 +34,7 @@ from loadgen.kernels.payload import (
 )
 from loadgen.kernels.repeats import is_excused, note_first_copy, note_late, note_owner
 from loadgen.metrics.histogram import HALF_BITS, HIGHEST_RECORDABLE_NS, UNIT_MASK
-from loadgen.metrics.interval import SERIES
+from loadgen.metrics.interval import CONNECTED_AT, SERIES
 from loadgen.mqtt.reason_codes import ReasonCode
 from loadgen.mqtt.violations import DUP_ON_FIRST, QOS_RAISED, RETAIN_ON_LIVE, VIOLATIONS
 
@@ -58,10 +58,14 @@ READY = 11  # an event of a streamed connection's socket; the value is epoll's f
 EVENT_LIMIT = 4096
 
 _SERIES_COUNT = len(SERIES)
-# In the order of SERIES.
-S_END_TO_END, S_TRANSIT, S_SEND_DELAY, S_ACKNOWLEDGE, S_CONNECT, S_TCP, S_TLS = range(7)
-S_CONNACK, S_SUBACK, S_RECONNECT, S_OWN_DELAY, S_PUSHED_BACK, S_CONNECTED_AT = range(7, 13)
-S_RESUBSCRIBE, S_UNSUBSCRIBE, S_RETURN, S_CATCH_UP = range(13, 17)
+_of = SERIES.index
+S_END_TO_END, S_TRANSIT, S_SEND_DELAY = map(_of, ("end_to_end", "transit", "send_delay"))
+S_ACKNOWLEDGE, S_CONNECT, S_TCP, S_TLS = map(_of, ("acknowledge", "connect", "tcp", "tls"))
+S_CONNACK, S_SUBACK, S_RECONNECT = map(_of, ("connack", "suback", "reconnect"))
+S_OWN_DELAY, S_PUSHED_BACK = map(_of, ("own_delay", "pushed_back"))
+S_CONNECTED_AT = _of(CONNECTED_AT)
+S_RESUBSCRIBE, S_UNSUBSCRIBE = map(_of, ("resubscribe", "unsubscribe"))
+S_RETURN, S_CATCH_UP = map(_of, ("return", "catch_up"))
 
 # The exponent field of a float64, above 52 bits of fraction, is 1022 + the bit length of its value.
 # A bucket drops all but 11 bits, which the first 2048 buckets resolve: 1022 + 11 = 1033.
