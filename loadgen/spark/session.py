@@ -84,6 +84,8 @@ def open_session(
     of the process is used and not closed. Raise CannotRunError if no master answers, or if Spark
     does not start, with the launcher's last output.
     """
+    if master == "none":
+        raise UsageError(SPARK_TEXT.WITHOUT_SPARK())
     _require_answer(master)
     with _ended_on_request() as take_signals, scratch_directory("spark") as scratch:
         import pyspark
