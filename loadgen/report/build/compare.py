@@ -26,7 +26,7 @@ from typing import Any, Literal
 from loadgen.cases.registry import CASES
 from loadgen.errors import RunDirectoryError
 from loadgen.plan.fields import Load
-from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, own_share_remark
+from loadgen.report.build.rows import DATA, END_TO_END, FIGURES, mostly_own
 from loadgen.report.render.text import name, number
 from loadgen.report.score_card import ScoreCard
 from loadgen.run.seal import digest_of
@@ -258,9 +258,11 @@ def _comparison(
     valid = [all(cards[run].verdict.valid for run in side.runs) for side in sides]
     worse = [place for place in range(1, len(sides)) if marked and not valid[place]]
     remarks = [*_remarks([[facts[run] for run in side.runs] for side in sides], lines)]
-    late = [place for place in facts if own_share_remark(cards[place].latency)]
+    late = [keys for place in facts if (keys := mostly_own(cards[place].latency))]
     if late:
-        remarks.append(REPORT_TEXT.OWN_DELAY_OF_RUNS(late=len(late), runs=len(facts)))
+        figures = tuple(dict.fromkeys(key.replace("_", ".") for keys in late for key in keys))
+        values = {"late": len(late), "runs": len(facts), "figures": figures}
+        remarks.append(REPORT_TEXT.OWN_DELAY_OF_RUNS(**values))
     return Comparison(
         case=case,
         sides=tuple(sides),

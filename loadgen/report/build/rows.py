@@ -250,24 +250,29 @@ _VALUES: Mapping[str, Callable[[Facts], float | None]] = {
 # series show the generator's part: `transit` begins at the actual send, and `own_delay` is the time
 # for which a message was readable before it was read. Shares of percentiles are approximate.
 _MOSTLY = 0.5
-_SHOWN = {"p50": "50P", "p99": "99P", "p99_9": "99.9P", "avg": "AVG"}
+_SHOWN = ("p50", "p99", "p99_9", "avg")
 
 
-def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
-    """Return the figures of the end-to-end latency that are mostly our own, "" for none."""
+def mostly_own(latency: Mapping[str, LatencySummary]) -> dict[str, str]:
+    """Return the figures of the end-to-end latency that are mostly our own, with both in µs."""
     total, transit, waited = (latency.get(s) for s in ("end_to_end", "transit", "own_delay"))
+    mostly: dict[str, str] = {}
     if total is None or transit is None:
-        return ""
-    mostly = []
-    for key, title in _SHOWN.items():
+        return mostly
+    for key in _SHOWN:
         total_us, sent_us = total.figure(key), transit.figure(key)
         if not total_us or sent_us is None:
             continue
         own_us = max(total_us - sent_us, 0.0)
         own_us += min((waited.figure(key) if waited else None) or 0.0, sent_us)
         if own_us > _MOSTLY * total_us:
-            mostly.append(f"{title}, {number(own_us)} of {number(total_us)} µs")
-    return REPORT_TEXT.OWN_DELAY(figures="; ".join(mostly)) if mostly else ""
+            mostly[key] = f"{number(own_us)} of {number(total_us)} µs"
+    return mostly
+
+
+def own_share_remark(latency: Mapping[str, LatencySummary]) -> str:
+    mostly = "; ".join(f"{FIGURES[key]}, {text}" for key, text in mostly_own(latency).items())
+    return REPORT_TEXT.OWN_DELAY(figures=mostly) if mostly else ""
 
 
 def recovery_remark(record: RunRecord) -> str:

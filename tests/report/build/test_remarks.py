@@ -61,7 +61,7 @@ def test_the_row_has_transit_beside_it(tmp_path: Path) -> None:
     assert card.rows[0].remark.startswith("Mostly the generator's own delay (estimated): 50P, ")
     assert with_latency((), "fanin", card.latency)[0].remark == card.rows[0].remark
     (comparison,) = compare([card, replace(card, run=replace(card.run, id="c"))])
-    assert "2 of 2 runs" in comparison.remarks[-1]
+    assert "2 of 2 runs" in comparison.remarks[-1] and "p50, p99" in comparison.remarks[-1]
     for rendering in make.rendered(card)[:2]:
         assert "Mostly the generator" in rendering
 
