@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import ssl
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates
 
+from loadgen.brokers.ask import greet
 from loadgen.brokers.certificates import CertificateFiles, make_certificates
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.mosquitto import find_mosquitto
@@ -30,6 +32,7 @@ from loadgen.brokers.process import BrokerProcess, running, spawn
 from loadgen.errors import CannotRunError, MissingProgramError
 
 _READY_S: Final = 90.0  # those of Erlang and Java take their time
+_ANSWER_S: Final = 10.0
 _POLL_S: Final = 0.05
 _LAST_WORDS: Final = 300
 
@@ -319,6 +322,9 @@ class Foreign(BrokerProcess):
                     await self._listening(endpoint)
         except TimeoutError:
             raise CannotRunError(f"{self.name} did not listen: {self.log}") from None
+        first = self.endpoints[0]
+        trusted = ssl.create_default_context(cafile=self.authority) if first.tls else None
+        await greet(first, tls_context=trusted, timeout_s=_ANSWER_S)
 
     async def stop(self) -> None:
         await super().stop()
@@ -342,7 +348,8 @@ async def run_foreign(
 ) -> AsyncIterator[Foreign]:
     """A broker of `MAKES` for the length of the block.
 
-    Raises MissingProgramError where it is not installed, CannotRunError where it does not start.
+    Raises MissingProgramError where it is not installed, CannotRunError where it does not start or
+    does not answer a CONNECT.
     """
     make = MAKES[name]
     program = make.find()

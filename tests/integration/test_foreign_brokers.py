@@ -1,19 +1,22 @@
 """Brokers of other makers, asked and played against as a user would."""
 
 import json
+import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.foreign import MAKES, Foreign, run_foreign
+from bench import foreign as foreign_brokers
+from bench.foreign import MAKES, Foreign, Make, Place, Start, run_foreign
 from loadgen.api import run_async, scenario
 from loadgen.brokers.endpoints import Endpoint
 from loadgen.brokers.process import ServedBroker
 from loadgen.cases.registry import CASES, build_scenario, resolve
-from loadgen.errors import BrokerRefusedError, ScenarioError
+from loadgen.errors import BrokerRefusedError, CannotRunError, ScenarioError
 from loadgen.run.broker_provider import plan_for
 from loadgen.run.preflight import check_broker
 from loadgen.run.survey import Survey, survey
@@ -54,10 +57,49 @@ NAMES = [
 ]
 
 
+SILENT: dict[tuple[str, str], str] = {}
+"""Why an installed broker could not be used at an address: nothing waits for it twice."""
+
+
+@asynccontextmanager
+async def foreign_or_skip(name: str, host: str = "127.0.0.1") -> AsyncIterator[Foreign]:
+    async with AsyncExitStack() as stack:
+        if (name, host) not in SILENT:
+            try:
+                broker = await stack.enter_async_context(run_foreign(name, host))
+            except CannotRunError as error:
+                SILENT[name, host] = str(error)
+        if (name, host) in SILENT:
+            pytest.skip(SILENT[name, host])
+        yield broker
+
+
 @pytest.fixture
 async def foreign(request: pytest.FixtureRequest) -> AsyncIterator[Foreign]:
-    async with run_foreign(request.param) as broker:
+    async with foreign_or_skip(request.param) as broker:
         yield broker
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import socket, sys, time; s = socket.create_server(('127.0.0.1', int(sys.argv[1])));"
+        " time.sleep(60)",
+        "raise SystemExit('no')",
+    ],
+)
+async def test_a_broker_that_is_installed_and_does_not_answer_is_skipped(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(python: str, place: Place) -> Start:
+        return Start((python, "-c", program, str(place.ports["mqtt"])))
+
+    monkeypatch.setitem(MAKES, "silent", Make(lambda: sys.executable, start, ("mqtt",)))  # type: ignore[arg-type]
+    monkeypatch.setattr(foreign_brokers, "_ANSWER_S", 0.2)
+    with pytest.raises(pytest.skip.Exception):
+        async with foreign_or_skip("silent"):
+            pass
+    assert SILENT.pop(("silent", "127.0.0.1"))
 
 
 def url_of(endpoint: Endpoint) -> str:
@@ -133,7 +175,7 @@ async def test_what_it_lacks_is_one_line_before_the_load(foreign: Foreign) -> No
 @needs_ipv6
 @pytest.mark.parametrize("name", NAMES)
 async def test_a_run_over_ipv6_from_the_url_to_the_score_card(name: str, tmp_path: Path) -> None:
-    async with run_foreign(name, "::1") as broker:
+    async with foreign_or_skip(name, "::1") as broker:
         endpoint = broker.endpoints[0]
         assert endpoint.address.startswith("[::1]:")
         assert (await surveyed(broker, endpoint)).greeting.versions == KNOWN[name].mqtt
