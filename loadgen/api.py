@@ -263,7 +263,7 @@ class Testbed:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._testbed.reset()
+        await self._testbed.__aexit__()
 
     async def run(
         self, scenario: Scenario, out: str | Path | None = None, *, progress: Progress = silent

@@ -242,6 +242,9 @@ async def test_a_testbed_plays_runs_on_the_same_connections(tmp_path: Path) -> N
         fast = await testbed.run(fanin(rate=2000), tmp_path / "fast")
         with refused("NOT_EMPTY", api.RunDirectoryError):
             await testbed.run(fanin(), tmp_path / "slow")
+        server = testbed._testbed._server
+        assert server is not None and server.is_alive
+    assert not server.is_alive
     assert [faults(result.reasons) for result in (slow, fast)] == [(), ()]
     assert fast.card.connect.seconds is None and slow.card.connect.seconds is not None
     assert api.read(tmp_path / "fast") == fast

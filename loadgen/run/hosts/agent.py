@@ -122,10 +122,12 @@ class HostedWorkers:
 
     async def end(self, grace_s: float, rows: Sequence[int]) -> None:
         """End the workers, and give those of `rows` some seconds to end by themselves."""
-        await self.host.close(grace_s, rows)
-        self._forget_page()
-        # It waits for the end of the forkserver.
-        await asyncio.to_thread(self._stack.close)
+        try:
+            await self.host.close(grace_s, rows)
+        finally:
+            self._forget_page()
+            # It waits for the end of the forkserver.
+            await asyncio.to_thread(self._stack.close)
 
 
 class Agent:
