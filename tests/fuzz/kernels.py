@@ -27,19 +27,9 @@ from loadgen.kernels.payload import HEADER_BYTES, stamp
 from loadgen.kernels.reactor import keep_partial
 from loadgen.kernels.receiver import MESSAGING, receive_packets
 from loadgen.kernels.sender import BATCH_LIMIT, record_sent, send_due
+from loadgen.mqtt import packets as mqtt
 from loadgen.mqtt.codec import encode
 from loadgen.mqtt.constants import PUBREL
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Disconnect,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-)
 from loadgen.mqtt.properties import Properties
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Target
@@ -296,25 +286,29 @@ def _packets(fleet: PlannedFleet, version: int, tag: int) -> list[bytes]:
             for sequence in (0, 1, 2, 5, 3, 1 << 40):
                 identifier = (1 + number + sequence) % 65535 + 1 if qos else 0
                 payload = _payload(first + number, sequence, tag=tag)
-                add(Publish(topic, payload, qos, packet_id=identifier, dup=qos == 2))
-    add(Publish(topics[0], _payload(first, 7, 700, tag), 1, packet_id=9))
-    add(Publish(topics[0], _payload(first, 8, 2000, tag), 0))
-    add(Publish("elsewhere", b"x" * 20, 0))
-    add(Publish(topics[0], b"", 0, retain=True))
+                add(mqtt.Publish(topic, payload, qos, packet_id=identifier, dup=qos == 2))
+    add(mqtt.Publish(topics[0], _payload(first, 7, 700, tag), 1, packet_id=9))
+    add(mqtt.Publish(topics[0], _payload(first, 8, 2000, tag), 0))
+    add(mqtt.Publish("elsewhere", b"x" * 20, 0))
+    add(mqtt.Publish(topics[0], b"", 0, retain=True))
     for identifier in (1, 2, 3, WINDOW, WINDOW + 1, 65535):
-        for make in (PubAck, PubRec, PubRel, PubComp):
+        for make in (mqtt.PubAck, mqtt.PubRec, mqtt.PubRel, mqtt.PubComp):
             add(make(identifier))
-            if version == 5 and make is not PubRel and make is not PubComp:
+            if version == 5 and make is not mqtt.PubRel and make is not mqtt.PubComp:
                 add(make(identifier, 0x97, Properties(reason_string="no")))
-    add(ConnAck())
-    add(ConnAck(reason_code=5 if version == 4 else 0x87))
-    add(SubAck(65535, (0, 1)))
-    add(PingResp())
+    add(mqtt.ConnAck())
+    add(mqtt.ConnAck(reason_code=5 if version == 4 else 0x87))
+    add(mqtt.SubAck(65535, (0, 1)))
+    add(mqtt.PingResp())
     if version == 5:
-        add(Disconnect(0x8B))
-        add(Publish("", _payload(first, 9, tag=tag), 0, properties=Properties(topic_alias=1)))
+        add(mqtt.Disconnect(0x8B))
+        add(mqtt.Publish("", _payload(first, 9, tag=tag), 0, properties=Properties(topic_alias=1)))
         several = Properties(user_property=(("a", "b"),) * 3, content_type="x", topic_alias=9)
-        add(Publish(topics[0], _payload(first, 10, tag=tag), 1, packet_id=4, properties=several))
+        add(
+            mqtt.Publish(
+                topics[0], _payload(first, 10, tag=tag), 1, packet_id=4, properties=several
+            )
+        )
     # A PUBLISH that claims 256 MB, a property length beyond it, an endless one, and PUBREL of 0.
     found += [bytes.fromhex(text) for text in ("30ffffff7f", "3007000161ffffff7f", "32ffffffff")]
     found.append(bytes((PUBREL << 4 | 2, 2, 0, 0)))

@@ -19,20 +19,9 @@ from loadgen.errors import RemoteProtocolError
 from loadgen.kernels.device import CLOSED, CONNECT, CONNECTED, OPEN, RETRY, transition
 from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.kernels.repeats import Copy
+from loadgen.mqtt import packets as mqtt
 from loadgen.mqtt import violations
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Disconnect,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    UnsubAck,
-)
 from loadgen.mqtt.properties import NO_PROPERTIES, Properties
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import DeviceGroup, Publishes, Reconnect, Subscribes
@@ -166,8 +155,8 @@ class Session:
         self.checker = Checker(self.version)
         self.transcript: list[Event] = []
         self.now_ns = START_NS
-        self.sent: list[Publish] = []
-        self.delivered: list[tuple[Publish, int, int]] = []  # with QoS and identifier
+        self.sent: list[mqtt.Publish] = []
+        self.delivered: list[tuple[mqtt.Publish, int, int]] = []  # with QoS and identifier
         self.ids = 0
 
     def play(self) -> None:
@@ -214,7 +203,7 @@ class Session:
             assert decoded is not None
             packet, end = decoded
             self.note(row, ">", data[position:end])
-            if isinstance(packet, Publish):
+            if isinstance(packet, mqtt.Publish):
                 self.sent.append(packet)
             position = end
 
@@ -247,8 +236,10 @@ class Session:
             names = "assigned_client_identifier", "response_information", "reason_string"
             fields = {self.random.choice(names): "x"}
         if len(self.transcript) > 4 and self.random.random() < 0.02:
-            self.packet(row, self.random.choice((PingResp(), PubAck(1), Publish("t"))))
-        self.packet(row, ConnAck(present, properties=Properties(**fields)))
+            self.packet(
+                row, self.random.choice((mqtt.PingResp(), mqtt.PubAck(1), mqtt.Publish("t")))
+            )
+        self.packet(row, mqtt.ConnAck(present, properties=Properties(**fields)))
         if row == 1 and len(self.transcript) < 4 and not self.player.is_closed(row):
             self.player.lifecycle.subscriptions.ask(row)
             self.from_client(row, self.player.written(row))
@@ -275,13 +266,17 @@ class Session:
         if self.random.random() < 0.6:
             self.player.fleet.devices[row].pings += 1
             self.note(row, ">", b"\xc0\0")
-        self.packet(row, PingResp())
+        self.packet(row, mqtt.PingResp())
 
     def any_packet(self, row: int) -> None:
         """Send a packet that has no place here, or damaged bytes."""
         packets = (
-            *(PubRel(7), UnsubAck(3, (0,) if self.version == 5 else ()), SubAck(9, (0,))),
-            *(ConnAck(), PingResp(), PubAck(3), Disconnect()),
+            *(
+                mqtt.PubRel(7),
+                mqtt.UnsubAck(3, (0,) if self.version == 5 else ()),
+                mqtt.SubAck(9, (0,)),
+            ),
+            *(mqtt.ConnAck(), mqtt.PingResp(), mqtt.PubAck(3), mqtt.Disconnect()),
         )
         data = encode(self.random.choice(packets), self.version)
         if self.random.random() < 0.6:
@@ -299,10 +294,12 @@ class Session:
         waiting = self.checker.clients[0].waiting
         packet_id = self.random.choice([*waiting, self.random.randrange(1, 7)])
         sent = (name for name, _ in violations.AWAITED)
-        right: dict[str, Any] = dict(zip(sent, (PubAck, PubRec, PubComp), strict=True))
-        kind = right[waiting[packet_id]] if packet_id in waiting else PubAck
+        right: dict[str, Any] = dict(
+            zip(sent, (mqtt.PubAck, mqtt.PubRec, mqtt.PubComp), strict=True)
+        )
+        kind = right[waiting[packet_id]] if packet_id in waiting else mqtt.PubAck
         if self.random.random() < 0.1:
-            kind = self.random.choice((PubAck, PubRec, PubComp))
+            kind = self.random.choice((mqtt.PubAck, mqtt.PubRec, mqtt.PubComp))
         packet: Any = kind(packet_id)
         data = encode(packet, self.version)
         if self.version == 5 and self.random.random() < 0.2:
@@ -317,12 +314,12 @@ class Session:
             codes = [requested[0]]
             if self.random.random() < 0.2:
                 codes = self.random.choice(([0], [2], [0x80], [1, 1], [5], [0x87]))
-            data = encode(SubAck(packet_id, (0,)), self.version)[:-1] + bytes(codes)
+            data = encode(mqtt.SubAck(packet_id, (0,)), self.version)[:-1] + bytes(codes)
             self.give(1, data[:1] + bytes((len(data) - 2,)) + data[2:])
         elif (client.in_use or client.releasable) and self.random.random() < 0.4:
             failed = self.version == 5 and self.random.random() < 0.1
             packet_id = self.random.choice([*client.in_use, *client.releasable])
-            self.packet(1, PubRel(packet_id, 0x92 if failed else 0))
+            self.packet(1, mqtt.PubRel(packet_id, 0x92 if failed else 0))
         elif self.delivered and self.random.random() < 0.4:
             sent, qos, packet_id = self.random.choice(self.delivered)
             self.deliver(sent, qos, packet_id, dup=self.random.random() < 0.8)
@@ -331,7 +328,7 @@ class Session:
             sent = self.random.choice(self.sent[-4:])
             self.deliver(sent, self.random.choice((qos, min(qos, sent.qos), sent.qos)), 0)
 
-    def deliver(self, sent: Publish, qos: int, packet_id: int, *, dup: bool = False) -> None:
+    def deliver(self, sent: mqtt.Publish, qos: int, packet_id: int, *, dup: bool = False) -> None:
         """Pass a message on, under a new identifier unless it is a repeat."""
         client = self.checker.clients[1]
         if client.requested < 2:
@@ -346,7 +343,7 @@ class Session:
             fields = self.random.choice(
                 ({"topic_alias": 3}, {"subscription_identifier": (1,)}, {"content_type": "c"})
             )
-        packet = Publish(
+        packet = mqtt.Publish(
             sent.topic_name,
             sent.payload,
             qos,
@@ -364,7 +361,7 @@ class Session:
                 data = damaged
         self.give(1, data)
 
-    def _is_message(self, data: bytes, sent: Publish) -> bool:
+    def _is_message(self, data: bytes, sent: mqtt.Publish) -> bool:
         """Return True if damaged bytes are still a packet, of which nobody says what it means."""
         try:
             return decode(data, 0, len(data), self.version) is not None

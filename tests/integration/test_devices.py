@@ -285,10 +285,8 @@ async def test_what_is_no_websocket_is_refused(driver: Driver, start_broker: Sta
         raise Gone
 
     broker = await start_broker(no_upgrade)
-    plan = one_worker_plan(
-        groups.DeviceGroup("devices", 3),
-        targets=(groups.Target("127.0.0.1", broker.port, "ws", "/mqtt"),),
-    )
+    target = groups.Target("127.0.0.1", broker.port, "ws", "/mqtt")
+    plan = one_worker_plan(groups.DeviceGroup("devices", 3), targets=(target,))
     answer = await driver.connect(plan)
     assert answer["failures"] == {"WebSocket refused": 3}
     await until(lambda: broker.gone == 3)
@@ -313,10 +311,8 @@ async def test_a_websocket_without_its_subprotocol_is_a_violation(
         raise Gone
 
     broker = await start_broker(upgrade)
-    plan = one_worker_plan(
-        groups.DeviceGroup("devices", 3),
-        targets=(groups.Target("127.0.0.1", broker.port, "ws", "/mqtt"),),
-    )
+    target = groups.Target("127.0.0.1", broker.port, "ws", "/mqtt")
+    plan = one_worker_plan(groups.DeviceGroup("devices", 3), targets=(target,))
     assert (await driver.connect(plan))["connected"] == 3
     await driver.stop()
     assert driver.counted("violations") == (0 if subprotocols else 3)

@@ -94,7 +94,7 @@ async def test_a_broker_that_is_installed_and_does_not_answer_is_skipped(
     def start(python: str, place: Place) -> Start:
         return Start((python, "-c", program, str(place.ports["mqtt"])))
 
-    monkeypatch.setitem(MAKES, "silent", Make(lambda: sys.executable, start, ("mqtt",)))  # type: ignore[arg-type]
+    monkeypatch.setitem(MAKES, "silent", Make(lambda: sys.executable, start, ("mqtt",)))
     monkeypatch.setattr(foreign_brokers, "_ANSWER_S", 0.2)
     with pytest.raises(pytest.skip.Exception):
         async with foreign_or_skip("silent"):

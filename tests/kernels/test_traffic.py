@@ -19,18 +19,8 @@ from loadgen.kernels.reactor import MESSAGING_ENTRY_POINTS
 from loadgen.kernels.receiver import release_held
 from loadgen.kernels.sender import BATCH_LIMIT, reschedule
 from loadgen.metrics.interval import COUNTERS, SERIES
+from loadgen.mqtt import packets as mqtt
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Packet,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-)
 from loadgen.mqtt.violations import MALFORMED, UNEXPECTED_PACKET, UNKNOWN_PUBREL
 from loadgen.plan.behaviour import PlannedFleet
 from loadgen.plan.groups import Arrivals, DeviceGroup, Publishes, Subscribes
@@ -121,7 +111,7 @@ class Bench:
         device.state, device.returned_ns = AWAIT_CONNACK, AWAY
         device.left_ns = device.tcp_ns = now_ns
         self.receive(
-            self.subscriber, encode(ConnAck(session_present=session_present), 4), now_ns=now_ns
+            self.subscriber, encode(mqtt.ConnAck(session_present=session_present), 4), now_ns=now_ns
         )
 
     # --- receiving ------------------------------------------------------------------------
@@ -188,13 +178,13 @@ class Bench:
     def settle(self, publisher: int, count: int, sent: int, now_ns: int) -> None:
         record_sent(self.fleet, publisher, count, sent, now_ns)
 
-    def send(self, publisher: int, now_ns: int) -> list[Publish]:
+    def send(self, publisher: int, now_ns: int) -> list[mqtt.Publish]:
         """Send all due messages."""
         _, count, data = self.fill(publisher, now_ns)
         self.settle(publisher, count, count, now_ns)
         return self.messages(data)
 
-    def packets(self, data: bytes) -> list[Packet]:
+    def packets(self, data: bytes) -> list[mqtt.Packet]:
         found = []
         position = 0
         while position < len(data):
@@ -204,9 +194,9 @@ class Bench:
             found.append(packet)
         return found
 
-    def messages(self, data: bytes) -> list[Publish]:
+    def messages(self, data: bytes) -> list[mqtt.Publish]:
         packets = self.packets(data)
-        found = [packet for packet in packets if isinstance(packet, Publish)]
+        found = [packet for packet in packets if isinstance(packet, mqtt.Publish)]
         assert len(found) == len(packets)
         return found
 
@@ -261,7 +251,7 @@ def publish(
 ) -> bytes:
     """Return a PUBLISH, by default on the topic of the payload's stream."""
     topic = f"bench/t/{int.from_bytes(payload[4:8], 'little') - 10}" if topic is None else topic
-    return encode(Publish(topic, payload, qos, retain, dup, packet_id), version)
+    return encode(mqtt.Publish(topic, payload, qos, retain, dup, packet_id), version)
 
 
 def spoiled(payload: bytes, position: int = 12) -> bytes:
@@ -288,8 +278,8 @@ def test_a_message_is_counted_timed_and_acknowledged(version: int, qos: int) -> 
     assert taken == len(data)
     wanted: dict[int, bytes] = {
         0: b"",
-        1: encode(PubAck(packet_id or 1), 4),
-        2: encode(PubRec(packet_id or 1), 4),
+        1: encode(mqtt.PubAck(packet_id or 1), 4),
+        2: encode(mqtt.PubRec(packet_id or 1), 4),
     }
     assert answer == wanted[qos]
     assert bench.counted() == {"measure": {"received": 1, "received_bytes": len(data)}}
@@ -366,16 +356,16 @@ def test_qos_2_messages_pass_once_until_they_are_released() -> None:
     data = publish(message(0), qos=2, packet_id=7)
     again = bytes([data[0] | 8]) + data[1:]  # DUP
     _, answer = bench.receive(bench.subscriber, data + again)
-    assert answer == encode(PubRec(7), 4) * 2
+    assert answer == encode(mqtt.PubRec(7), 4) * 2
     counted = bench.counted()["measure"]
     assert (counted["received"], counted["duplicated"]) == (1, 1)
     assert bench.fleet.totals.unreleased == 1
-    _, answer = bench.receive(bench.subscriber, encode(PubRel(7), 4) * 2)
+    _, answer = bench.receive(bench.subscriber, encode(mqtt.PubRel(7), 4) * 2)
     assert bench.fleet.totals.unreleased == 0
-    assert answer == encode(PubComp(7), 4) * 2
+    assert answer == encode(mqtt.PubComp(7), 4) * 2
     # After the release the identifier may have another message, or a repeated one.
     bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=7))
-    bench.receive(bench.subscriber, encode(PubRel(7), 4))
+    bench.receive(bench.subscriber, encode(mqtt.PubRel(7), 4))
     bench.receive(bench.subscriber, publish(message(1), qos=2, packet_id=7))
     counted = bench.counted()["measure"]
     assert (counted["received"], counted["duplicated"]) == (2, 2)
@@ -402,13 +392,13 @@ def _any_packet(rng: random.Random, version: int) -> bytes:
         packet_id = rng.randrange(1, 6) if qos else 0
         return publish(payload, qos=qos, packet_id=packet_id, version=version)
 
-    packets: list[Packet] = [
-        PubRel(rng.randrange(6, 9)),  # right behind its message it would be a violation
-        PubAck(rng.randrange(1, 6)),
-        PubRec(rng.randrange(1, 6)),
-        PubComp(rng.randrange(1, 6)),
-        PingResp(),
-        SubAck(9, (0,)),
+    packets: list[mqtt.Packet] = [
+        mqtt.PubRel(rng.randrange(6, 9)),  # right behind its message it would be a violation
+        mqtt.PubAck(rng.randrange(1, 6)),
+        mqtt.PubRec(rng.randrange(1, 6)),
+        mqtt.PubComp(rng.randrange(1, 6)),
+        mqtt.PingResp(),
+        mqtt.SubAck(9, (0,)),
     ]
     if rng.random() < 0.6:
         return take(rng.randrange(12))
@@ -448,13 +438,13 @@ def test_a_pubrel_in_the_bytes_of_its_message_is_early(
 ) -> None:
     bench = Bench(qos=2)
     sent = b"".join(publish(message(n), qos=2, packet_id=5 + n) for n in (0, 1))
-    bench.receive(bench.subscriber, sent + b"".join(encode(PubRel(n), 4) for n in released))
+    bench.receive(bench.subscriber, sent + b"".join(encode(mqtt.PubRel(n), 4) for n in released))
     assert bench.fleet.violations[UNKNOWN_PUBREL] == early + (len({*released}) < len(released))
     assert not bench.fleet.fresh_ids.any()
     # What was in earlier bytes has its PUBREC.
     bench.receive(bench.subscriber, publish(message(2), qos=2, packet_id=9))
     before = bench.fleet.violations[UNKNOWN_PUBREL]
-    bench.receive(bench.subscriber, encode(PubRel(9), 4))
+    bench.receive(bench.subscriber, encode(mqtt.PubRel(9), 4))
     assert bench.fleet.violations[UNKNOWN_PUBREL] == before
 
 
@@ -489,7 +479,7 @@ def test_messages_waited_for_a_device_if_they_were_intended_in_its_absence() -> 
     intended = [left_ns - 900, left_ns - 200, left_ns, back_ns - 1, back_ns]
     first, *others = [publish(message(n, intended_ns=at)) for n, at in enumerate(intended)]
     # A broker may send waiting messages together with its CONNACK.
-    bench.receive(bench.subscriber, encode(ConnAck(), 4) + first, now_ns=back_ns)
+    bench.receive(bench.subscriber, encode(mqtt.ConnAck(), 4) + first, now_ns=back_ns)
     for packet in others:
         bench.receive(bench.subscriber, packet, now_ns=back_ns + 1_000)
     assert bench.stat(1, "reconnect", MEASURE)[0] == 3
@@ -498,7 +488,7 @@ def test_messages_waited_for_a_device_if_they_were_intended_in_its_absence() -> 
 
 def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
     bench = Bench(qos=1)
-    packets = [encode(SubAck(1 + n % 60_000, (0,)), 4) for n in range(3 * EVENT_LIMIT)]
+    packets = [encode(mqtt.SubAck(1 + n % 60_000, (0,)), 4) for n in range(3 * EVENT_LIMIT)]
     tail = b"".join(packets) + publish(message(0), qos=1, packet_id=3)
     seen: list[bytes] = []
     answers = b""
@@ -514,7 +504,7 @@ def test_with_a_full_event_queue_packets_wait_and_none_is_lost() -> None:
         rounds += 1
     assert seen == packets
     assert rounds >= 3
-    assert answers == encode(PubAck(3), 4)
+    assert answers == encode(mqtt.PubAck(3), 4)
 
 
 # --- CONNACK ---------------------------------------------------------------------------------
@@ -527,7 +517,7 @@ def test_connack_completes_a_connect() -> None:
     f.devices[1].syn_ns = START_NS
     f.devices[1].tcp_ns = START_NS + 30
     f.totals.connecting = 1
-    data = encode(ConnAck(), 4)
+    data = encode(mqtt.ConnAck(), 4)
     bench.receive(1, data, now_ns=START_NS + 100)
     assert f.devices[1].state == CONNECTED
     assert f.totals.connecting == 0
@@ -574,10 +564,10 @@ def test_short_payloads_are_accounted_for(size: tuple[int, int]) -> None:
     for publisher in range(PUBLISHERS):
         sent = bench.send(publisher, now_ns)
         payload = sent[-1].payload
-        sent[-1] = Publish(sent[-1].topic_name, payload[:13] + b"?" + payload[14:])
+        sent[-1] = mqtt.Publish(sent[-1].topic_name, payload[:13] + b"?" + payload[14:])
         bench.receive(3, b"".join(encode(one, 4) for one in sent), now_ns=now_ns + 2_000)
     for payload in (b"21.5", b"0123456789abcdef", b'{"celsius": 21.5}'):
-        bench.receive(3, encode(Publish("bench/t/1", payload), 4), now_ns=now_ns)
+        bench.receive(3, encode(mqtt.Publish("bench/t/1", payload), 4), now_ns=now_ns)
     sent_counts, counts = (bench.counted(group)["measure"] for group in (0, 1))
     assert (sent_counts["sent"], counts["received"]) == (31, 28)
     assert (counts["corrupt"], counts["foreign"]) == (3, 3) and len(counts) == 4
@@ -628,8 +618,8 @@ def test_puback_is_timed_from_the_send_in_the_phase_of_the_message(version: int)
     sent_ns = MEASURE_FROM_NS
     count = len(bench.send(0, sent_ns))
     assert count == 1001
-    bench.receive(0, encode(PubAck(1000), version), now_ns=sent_ns + 70)
-    bench.receive(0, encode(PubAck(1001), version), now_ns=sent_ns + 90)
+    bench.receive(0, encode(mqtt.PubAck(1000), version), now_ns=sent_ns + 70)
+    bench.receive(0, encode(mqtt.PubAck(1001), version), now_ns=sent_ns + 90)
     assert bench.stat(0, "acknowledge", WARMUP) == (1, 70, 70, 70)
     assert bench.stat(0, "acknowledge", MEASURE) == (1, 90, 90, 90)
     assert bench.counted(0)["warmup"]["acknowledged"] == 1
@@ -641,13 +631,13 @@ def test_puback_is_timed_from_the_send_in_the_phase_of_the_message(version: int)
 def test_qos_2_completes_in_two_steps(version: int) -> None:
     bench = Bench(qos=2, version=version)
     bench.send(0, START_NS)
-    _, answer = bench.receive(0, encode(PubRec(1), version), now_ns=START_NS + 10)
-    assert answer == encode(PubRel(1), 4)
+    _, answer = bench.receive(0, encode(mqtt.PubRec(1), version), now_ns=START_NS + 10)
+    assert answer == encode(mqtt.PubRel(1), 4)
     assert bench.fleet.totals.in_flight == 1
     assert bench.counted(0).get("warmup", {}).get("acknowledged", 0) == 0
     # A repeated PUBREC gets its PUBREL again (4.3.3).
-    assert bench.receive(0, encode(PubRec(1), version))[1] == encode(PubRel(1), 4)
-    bench.receive(0, encode(PubComp(1), version), now_ns=START_NS + 30)
+    assert bench.receive(0, encode(mqtt.PubRec(1), version))[1] == encode(mqtt.PubRel(1), 4)
+    bench.receive(0, encode(mqtt.PubComp(1), version), now_ns=START_NS + 30)
     assert bench.fleet.totals.in_flight == 0
     assert bench.counted(0)["warmup"]["acknowledged"] == 1
     assert bench.stat(0, "acknowledge", WARMUP) == (1, 30, 30, 30)
@@ -665,10 +655,10 @@ def test_a_unit_waits_until_the_one_before_is_acknowledged_whole() -> None:
     f.devices[0].flags |= WAITING
     f.totals.heap_size = 0
     for packet_id in (3, 1):
-        bench.receive(0, encode(PubAck(packet_id), 4))
+        bench.receive(0, encode(mqtt.PubAck(packet_id), 4))
         assert f.devices[0].flags & WINDOW_FULL
         assert bench.fill(0, now_ns)[1] == 0
-    bench.receive(0, encode(PubAck(2), 4))
+    bench.receive(0, encode(mqtt.PubAck(2), 4))
     assert not f.devices[0].flags & (WINDOW_FULL | WAITING)
     assert f.totals.heap_size == 1
     assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [3, 4, 5]
@@ -683,7 +673,7 @@ def test_a_unit_taken_back_in_part_is_completed_later() -> None:
     assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [1, 2]
     assert bench.fill(0, now_ns)[1] == 0
     for packet_id in (1, 2, 3, 4, 5, 6):
-        bench.receive(0, encode(PubAck(packet_id), 4))
+        bench.receive(0, encode(mqtt.PubAck(packet_id), 4))
     assert bench.fleet.totals.in_flight == 0
     assert [header(p.payload)[2] for p in bench.send(0, now_ns)] == [3, 4, 5]
 
@@ -707,12 +697,14 @@ def test_acknowledgements_are_withheld_until_there_are_enough() -> None:
         bench.receive(bench.subscriber, publish(message(n), qos=1, packet_id=40 + n))[1]
         for n in range(7)
     ]
-    batches = [b"".join(encode(PubAck(40 + n), 4) for n in part) for part in ((0, 1, 2), (3, 4, 5))]
+    batches = [
+        b"".join(encode(mqtt.PubAck(40 + n), 4) for n in part) for part in ((0, 1, 2), (3, 4, 5))
+    ]
     assert answers == [b"", b"", batches[0], b"", b"", batches[1], b""]
     assert bench.fleet.devices[bench.subscriber].held == 1
     f = bench.fleet
     size = release_held(f, bench.subscriber, 0)
-    assert f.out[:size].tobytes() == encode(PubAck(46), 4)
+    assert f.out[:size].tobytes() == encode(mqtt.PubAck(46), 4)
     assert release_held(f, bench.subscriber, 0) == 0
     assert bench.counted()["measure"]["received"] == 7
 
@@ -756,7 +748,7 @@ def test_what_is_taken_back_is_sent_later_unchanged(
     untouched = Bench(arrivals=arrivals).fleet
     dues = [int(untouched.publishers[0].due_ns)]
     now_ns = START_NS
-    sent: list[Publish] = []
+    sent: list[mqtt.Publish] = []
     open_ids: list[int] = []
     size_bytes = 0
     for _ in range(60):
@@ -778,8 +770,8 @@ def test_what_is_taken_back_is_sent_later_unchanged(
         rng.shuffle(open_ids)
         for packet_id in open_ids[: rng.randrange(len(open_ids) + 1)]:
             if qos == 2:
-                bench.receive(0, encode(PubRec(packet_id), 4), now_ns=now_ns)
-            last: Packet = PubAck(packet_id) if qos == 1 else PubComp(packet_id)
+                bench.receive(0, encode(mqtt.PubRec(packet_id), 4), now_ns=now_ns)
+            last: mqtt.Packet = mqtt.PubAck(packet_id) if qos == 1 else mqtt.PubComp(packet_id)
             bench.receive(0, encode(last, 4), now_ns=now_ns)
             open_ids.remove(packet_id)
     headers = [header(packet.payload) for packet in sent]

@@ -22,22 +22,8 @@ import orjson
 from loadgen.brokers.ports import listen
 from loadgen.kernels.fleet import Totals
 from loadgen.metrics.interval import Interval
+from loadgen.mqtt import packets as mqtt
 from loadgen.mqtt.codec import decode, encode
-from loadgen.mqtt.packets import (
-    ConnAck,
-    Connect,
-    Disconnect,
-    Packet,
-    PingReq,
-    PingResp,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    SubAck,
-    Subscribe,
-)
 from loadgen.plan.groups import (
     MESSAGING,
     DeviceGroup,
@@ -357,7 +343,7 @@ def subscribers(count: int = 1, *, qos: int = 0, **fields: Any) -> DeviceGroup:
     return DeviceGroup("subscribers", count, subscribes=Subscribes(("t/+",), qos), **fields)
 
 
-def header(packet: Publish) -> tuple[int, int, int]:
+def header(packet: mqtt.Publish) -> tuple[int, int, int]:
     """Return (stream, sequence, intended_ns) of a payload, which must be intact and of this run."""
     data = packet.payload
     assert zlib.crc32(data[:28], zlib.crc32(data[32:])) == int.from_bytes(data[28:32], "little")
@@ -367,7 +353,7 @@ def header(packet: Publish) -> tuple[int, int, int]:
     return stream, sequence, intended_ns
 
 
-def check_stream(packets: list[Publish], stream: int, dues: list[int] | None = None) -> None:
+def check_stream(packets: list[mqtt.Publish], stream: int, dues: list[int] | None = None) -> None:
     """Check that every message of one stream arrived once, in order and intact."""
     headers = [header(packet) for packet in packets]
     assert [found[:2] for found in headers] == [(stream, n) for n in range(len(packets))]
@@ -392,10 +378,10 @@ class Session:
         self.reader = reader
         self.writer = writer
         self.version = 4
-        self.connect = Connect("")
+        self.connect = mqtt.Connect("")
         self.filters: list[tuple[str, int]] = []
-        self.published: list[Publish] = []
-        self.packets: list[Packet] = []
+        self.published: list[mqtt.Publish] = []
+        self.packets: list[mqtt.Packet] = []
         self.received = bytearray()
         self._buffer = bytearray()
 
@@ -404,14 +390,14 @@ class Session:
         found: socket.socket = self.writer.get_extra_info("socket")
         return found
 
-    async def packet(self) -> Packet:
+    async def packet(self) -> mqtt.Packet:
         """Return the next packet; raise Gone at the end."""
         while True:
             decoded = decode(bytes(self._buffer), 0, len(self._buffer), self.version)
             if decoded is not None:
                 packet, end = decoded
                 del self._buffer[:end]
-                if isinstance(packet, Connect):
+                if isinstance(packet, mqtt.Connect):
                     self.version = packet.protocol_version
                     self.connect = packet
                 self.packets.append(packet)
@@ -425,7 +411,7 @@ class Session:
             self.received += data
             self._buffer += data
 
-    def send(self, *packets: Packet) -> None:
+    def send(self, *packets: mqtt.Packet) -> None:
         self.writer.write(b"".join(encode(packet, self.version) for packet in packets))
 
     def send_bytes(self, data: bytes) -> None:
@@ -442,14 +428,14 @@ class Session:
         with suppress(AttributeError):
             self.writer.transport.abort()
 
-    async def welcome(self, answer: ConnAck | None = None) -> Connect:
+    async def welcome(self, answer: mqtt.ConnAck | None = None) -> mqtt.Connect:
         """Read CONNECT, answer CONNACK."""
         packet = await self.packet()
-        assert isinstance(packet, Connect)
-        self.send(answer or ConnAck())
+        assert isinstance(packet, mqtt.Connect)
+        self.send(answer or mqtt.ConnAck())
         return packet
 
-    async def behave(self, *, until_packet: type[Packet] | None = None) -> Packet:
+    async def behave(self, *, until_packet: type[mqtt.Packet] | None = None) -> mqtt.Packet:
         """Route, acknowledge and answer, until the client leaves or sends a packet of this type."""
         while True:
             packet = await self.packet()
@@ -458,24 +444,24 @@ class Session:
             self.respond(packet)
             await self.writer.drain()
 
-    def respond(self, packet: Packet) -> None:
-        if isinstance(packet, Subscribe):
+    def respond(self, packet: mqtt.Packet) -> None:
+        if isinstance(packet, mqtt.Subscribe):
             self.filters += [(wanted.topic_filter, wanted.qos) for wanted in packet.subscriptions]
-            self.send(SubAck(packet.packet_id, tuple(w.qos for w in packet.subscriptions)))
-        elif isinstance(packet, Publish):
+            self.send(mqtt.SubAck(packet.packet_id, tuple(w.qos for w in packet.subscriptions)))
+        elif isinstance(packet, mqtt.Publish):
             self.published.append(packet)
             if packet.qos == 1:
-                self.send(PubAck(packet.packet_id))
+                self.send(mqtt.PubAck(packet.packet_id))
             elif packet.qos == 2:
-                self.send(PubRec(packet.packet_id))
+                self.send(mqtt.PubRec(packet.packet_id))
             self.broker.route(packet)
-        elif isinstance(packet, PubRel):
-            self.send(PubComp(packet.packet_id))
-        elif isinstance(packet, PubRec):
-            self.send(PubRel(packet.packet_id))
-        elif isinstance(packet, PingReq):
-            self.send(PingResp())
-        elif isinstance(packet, Disconnect):
+        elif isinstance(packet, mqtt.PubRel):
+            self.send(mqtt.PubComp(packet.packet_id))
+        elif isinstance(packet, mqtt.PubRec):
+            self.send(mqtt.PubRel(packet.packet_id))
+        elif isinstance(packet, mqtt.PingReq):
+            self.send(mqtt.PingResp())
+        elif isinstance(packet, mqtt.Disconnect):
             raise Gone
 
 
@@ -551,7 +537,7 @@ class FakeBroker:
             return
         session.close()
 
-    def route(self, packet: Publish) -> None:
+    def route(self, packet: mqtt.Publish) -> None:
         """Deliver to every session with a matching filter."""
         for session in self.sessions:
             for pattern, granted in session.filters:
@@ -561,7 +547,7 @@ class FakeBroker:
                 self._next_id = self._next_id % 60_000 + 1
                 packet_id = self._next_id if qos else 0
                 session.send(
-                    Publish(packet.topic_name, packet.payload, qos=qos, packet_id=packet_id)
+                    mqtt.Publish(packet.topic_name, packet.payload, qos=qos, packet_id=packet_id)
                 )
 
     @property
