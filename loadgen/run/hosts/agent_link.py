@@ -100,9 +100,10 @@ class AgentLink(asyncio.Protocol):
 
     def round_trip_ns(self) -> int:
         """Return the kernel's estimate, which no busy process delays; 0 without a connection."""
-        if self._transport is None:
+        transport = self._transport
+        connection = None if transport is None else transport.get_extra_info("socket")
+        if connection is None:  # TLS knows of the end before this object does
             return 0
-        connection = self._transport.get_extra_info("socket")
         data = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ROUND_TRIP_AT + 4)
         return int.from_bytes(data[_ROUND_TRIP_AT:], sys.byteorder) * 1000
 

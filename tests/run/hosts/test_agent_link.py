@@ -59,6 +59,11 @@ async def test_messages_go_both_ways() -> None:
             there.link.send(message)
         assert [await here.next() for _ in sent] == sent
         assert 0 < here.link.round_trip_ns() < 1e9
+        there.link.end("over")
+        while not here.over.done():  # in each turn of the loop until it knows
+            assert here.link.round_trip_ns() >= 0
+            await asyncio.sleep(0)
+        assert here.link.round_trip_ns() == 0
 
 
 @pytest.mark.parametrize("secret", [b"x" * 32, SECRET + b"x", SECRET[:-1], b""])
