@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import uvloop
 from pyarrow.parquet import read_metadata
 
 from loadgen.cases.registry import build_scenario
@@ -255,11 +256,11 @@ def main() -> int:
     parser.add_argument("--be-agents", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.be_agents:
-        asyncio.run(_agents(json.load(sys.stdin)))
+        uvloop.run(_agents(json.load(sys.stdin)))
         return 0
     print(_HEAD, flush=True)
     for hosts in map(int, given.hosts.split(",")):
-        line = asyncio.run(measure(hosts, given.workers))
+        line = uvloop.run(measure(hosts, given.workers))
         print(_FORMAT.format(line), flush=True)
     return 0
 

@@ -3,7 +3,7 @@
 A run starts a forkserver, and often a reflector or agents. Each takes more than a second of
 processor time to import this package and to load its kernels, and tests play hundreds of runs.
 `python -m tests.nursery FD` loads the kernels once, and forks each program requested on FD. An
-agent forks its forkservers itself.
+agent has its own.
 """
 
 import ctypes
@@ -111,8 +111,8 @@ def _request(
 class Nursery:
     """The process that forks programs; it starts with the first request."""
 
-    def __init__(self) -> None:
-        self._requests: socket.socket | None = None
+    def __init__(self, requests: socket.socket | None = None) -> None:
+        self._requests = requests
         self._started_with = _variables(os.environ)
         self.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": self._popen})
         """The module `subprocess`, except that programs of this package come from here."""
@@ -210,17 +210,15 @@ def _fork(request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
     return pid
 
 
-def _forked_here(
-    command: Sequence[str],
-    *,
-    stdout: IO[bytes],
-    pass_fds: Sequence[int],
-    env: Mapping[str, str],
-    **_: Any,
-) -> _Process:
-    """Start a forkserver as a child of an agent."""
-    request = _request(_words(command), env, pass_fds)
-    return _Process(_fork(request, [stdout.fileno(), *pass_fds]))
+def _forking() -> Nursery:
+    """Return the nursery of an agent, forked before its loop: uvloop does not survive a fork."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        serve(theirs)
+        os._exit(0)
+    theirs.close()
+    return Nursery(ours)
 
 
 def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
@@ -248,8 +246,7 @@ def _become(request: Mapping[str, Any], descriptors: Sequence[int]) -> None:
     sys.argv = ["", *request["words"][1:]]
     module = request["words"][0]
     if module == "loadgen":
-        forking = SimpleNamespace(**vars(subprocess) | {"Popen": _forked_here})
-        vars(load_host)["subprocess"] = forking
+        vars(load_host)["subprocess"] = _forking().subprocess
         vars(main)["leave_plain"] = lambda: None
     else:
         del sys.modules[module]

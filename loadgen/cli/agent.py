@@ -1,7 +1,8 @@
 """`loadgen agent`: this host as a load host of commands elsewhere."""
 
-import asyncio
 import sys
+
+import uvloop
 
 from loadgen.cli.cluster import parsed
 from loadgen.cli.options import Flags
@@ -18,5 +19,5 @@ def join(flags: Flags) -> int:
         print(printable(f"loadgen agent: {reason}", 400), file=sys.stderr, flush=True)
 
     secret = agent_secret(flags["secret"])
-    asyncio.run(join_runs(address, port, secret, flags["label"], show))
+    uvloop.run(join_runs(address, port, secret, flags["label"], show))
     return 0

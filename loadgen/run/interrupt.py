@@ -8,6 +8,8 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+import uvloop
+
 from loadgen.errors import LoadgenError
 from loadgen.run.tasks import background
 from loadgen.sentences import RUN_TEXT
@@ -81,4 +83,4 @@ def interruptible(work: Callable[..., Coroutine[Any, Any, T]]) -> T:
                 loop.add_signal_handler(number, handle, number)
             return await work(interrupt=interrupt)
 
-    return asyncio.run(listening())
+    return uvloop.run(listening())

@@ -179,7 +179,6 @@ def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[in
     from pyspark import __version__ as spark_version
 
     def task(_rows: Iterable[int]) -> Iterator[str]:
-        import asyncio
         import importlib
         import socket
         import sys
@@ -198,7 +197,8 @@ def _agent_task(address: str, port: int, secret: bytes) -> Callable[[Iterable[in
             )
         try:
             agent = importlib.import_module("loadgen.run.hosts.agent")
-            reason = asyncio.run(agent.serve(address, port, secret, name))
+            run = importlib.import_module("uvloop").run
+            reason = run(agent.serve(address, port, secret, name))
         except ImportError as error:
             raise RuntimeError(
                 f"{name}: its Python, {sys.executable}, has no {error.name or error}; install "

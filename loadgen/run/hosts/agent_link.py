@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from loadgen.errors import LoadgenError
 from loadgen.run.hosts.messages import VERSION, Message, decode, encode
@@ -76,10 +77,10 @@ class AgentLink(asyncio.Protocol):
         self._why = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports do not inherit from asyncio's.
+        self._transport = cast("asyncio.Transport", transport)
         if self._why:
-            transport.abort()  # it was ended during the handshake of TLS
+            self._transport.abort()  # it was ended during the handshake of TLS
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = time.monotonic()
