@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from threading import Lock
 
-from loadgen.metrics.histogram import merge, percentiles
+from loadgen.metrics.histogram import lowest_values, merge, percentiles
 from loadgen.metrics.interval import CONNECT_SERIES, COUNTERS, HISTOGRAM, Interval, with_latencies
 from loadgen.metrics.reducer import LatencySummary, summarize
 
@@ -112,6 +112,11 @@ class Tally:
         of = self.series_of(host)
         held = own_send(of, phase) if own else of.get((phase, series))
         return None if held is None else p99_us((held,))
+
+    def above(self, phase: str, series: str, bound_ns: float) -> int:
+        """Return the number of latencies of a series that are certainly above the bound."""
+        held = self.series.get((phase, series), Interval())
+        return int(held.bucket_count[lowest_values(held.bucket) > bound_ns].sum())
 
     def latencies(self) -> dict[str, LatencySummary]:
         """Return each series of the timed groups: of the window's messages, and of all connects."""

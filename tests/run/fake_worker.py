@@ -237,9 +237,9 @@ class FakeWorker:
             )
             rows.append(base | group | {"group": self.subscribers, "received": received})
             histogram = {"bucket": [len(buckets), 1]}
-            buckets.append(1000)
+            buckets.append(1100)
             counts.append(received)
-            timed = {"count": received, "sum_ns": 1000 * received, "min_ns": 1000, "max_ns": 1000}
+            timed = {"count": received, "sum_ns": 1100 * received, "min_ns": 1100, "max_ns": 1100}
             series = {"group": self.subscribers, "phase": phase, "series": "end_to_end"}
             rows.append(base | series | timed | histogram)
         phase = "connect"

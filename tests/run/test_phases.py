@@ -215,6 +215,15 @@ async def test_a_step_ends_as_soon_as_its_verdict_is_certain(play: Play) -> None
     assert measured["received"] == measured["expected"]
 
 
+async def test_a_step_ends_as_soon_as_enough_was_late(play: Play) -> None:
+    plan = plan_of()
+    scenario = plan.scenario.model_copy(update={"latency_bound": 1e-6})
+    plan = replace(plan, scenario=scenario)
+    played = await play(plan, replace(PHASES, duration_s=60.0), ends_when_certain=(False,))
+    start, end = played.state.windows["measure"]
+    assert played.state.ending == "certain" and end - start < 30_000_000_000
+
+
 async def reached(phase: str, played: Played) -> None:
     while not any(snapshot.phase == phase for snapshot in played.snapshots):
         await asyncio.sleep(0.01)

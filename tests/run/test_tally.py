@@ -19,6 +19,8 @@ def test_series_of_timed_groups_are_merged_and_others_are_not() -> None:
     assert tally.series["measure", "end_to_end"].count == 100
     assert tally.p99_us("measure", "end_to_end") == pytest.approx(5, rel=0.01)
     assert tally.p99_us("measure", "transit") is None
+    above = [tally.above("measure", "end_to_end", bound_ns) for bound_ns in (900, 1_100, 6_000)]
+    assert above == [100, 10, 0] and tally.above("measure", "transit", 0) == 0
 
 
 def test_busy_share_is_of_the_busiest_worker_in_the_phases_that_matter() -> None:
