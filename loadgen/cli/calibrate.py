@@ -7,35 +7,29 @@ from typing import Any
 
 from loadgen.cli.options import Flags
 from loadgen.errors import CannotRunError
+from loadgen.run import environment
 from loadgen.run.calibrate import calibrate as measure
-from loadgen.run.environment import (
-    calibration_path,
-    host_of,
-    identity,
-    store_calibration,
-    stored_calibration,
-)
 from loadgen.run.interrupt import interruptible
 from loadgen.run.progress import progress_on
 from loadgen.sentences import CLI_TEXT
 
 
 def calibrate(flags: Flags) -> int:
-    key = identity()
+    key = environment.identity()
     if flags["show"]:
-        result = stored_calibration(key)
+        result = environment.stored_calibration(key)
         if result is None:
             raise CannotRunError(CLI_TEXT.NO_CALIBRATION())
     else:
-        descriptors = host_of().descriptors
+        descriptors = environment.host_of().descriptors
         with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
             result = interruptible(partial(measure, key, descriptors, progress=progress))
-        store_calibration(result)
+        environment.store_calibration(result)
     if flags["json_"]:
         print(json.dumps(result, indent=2))
         return 0
     print("\n".join(_lines(result)))
-    print(f"stored in {calibration_path(key)}", file=sys.stderr)
+    print(f"stored in {environment.calibration_path(key)}", file=sys.stderr)
     return 0
 
 

@@ -26,6 +26,7 @@ from loadgen.report.render.write import to_json, write_report
 from loadgen.run.preflight import check_scenario
 from loadgen.run.progress import Progress, Snapshot, progress_on
 from loadgen.run.rundir import directory_or_new
+from loadgen.run.search import report_runs
 from loadgen.run.search.report_plan import (
     Measurement,
     ReportBroker,
@@ -36,14 +37,6 @@ from loadgen.run.search.report_plan import (
     report_plan,
     report_scenario,
     split_urls,
-)
-from loadgen.run.search.report_runs import (
-    ReportResult,
-    ReportState,
-    begun_plan,
-    play_report,
-    request_digest,
-    require_command,
 )
 from loadgen.run.secrets import take_secrets
 from loadgen.run.survey import survey
@@ -65,9 +58,9 @@ def report(flags: options.Flags) -> int:
     extras = [_of_broker(flags, place, len(brokers)) for place in range(len(brokers))]
     power = {place: logs for place, (_, logs) in enumerate(extras, start=1) if logs is not None}
     take_secrets({**fields, "broker": [url for urls in brokers for url in urls]})
-    digest = request_digest(brokers, fields, only, budget_s, suite)
+    digest = report_runs.request_digest(brokers, fields, only, budget_s, suite)
     if flags["restart_command"]:
-        require_command(flags["restart_command"])
+        report_runs.require_command(flags["restart_command"])
     own_fields = [fields_of_broker for fields_of_broker, _ in extras]
     for urls, own in zip(brokers, own_fields, strict=True):
         for same in filter(None, split_urls(urls)):
@@ -84,7 +77,7 @@ def report(flags: options.Flags) -> int:
         tell(plan_lines(planned(_surveyed(brokers, fields, own_fields))))
         return 0
     with directory_or_new(flags["out"], "report") as directory:
-        document = begun_plan(directory, digest)
+        document = report_runs.begun_plan(directory, digest)
         plan = planned(
             _surveyed(brokers, fields, own_fields, quiet=flags["quiet"])
             if document is None
@@ -98,9 +91,9 @@ def report(flags: options.Flags) -> int:
         with progress_on(sys.stderr, quiet=flags["quiet"]) as progress:
             show = _shown_on(progress)
 
-            async def work(directory: Path, testbed: Any) -> ReportResult:
+            async def work(directory: Path, testbed: Any) -> report_runs.ReportResult:
                 restart = flags["restart_command"] or ""
-                return await play_report(
+                return await report_runs.play_report(
                     plan, directory, testbed, digest, restart_command=restart, watch=show
                 )
 
@@ -220,10 +213,10 @@ def plan_lines(plan: ReportPlan) -> list[str]:
     return [*lines, f"in all about {plan.seconds / 60:.0f} min{windows}"]
 
 
-def _shown_on(progress: Progress) -> Callable[[ReportState], None]:
+def _shown_on(progress: Progress) -> Callable[[report_runs.ReportState], None]:
     heading = ""
 
-    def show(state: ReportState) -> None:
+    def show(state: report_runs.ReportState) -> None:
         nonlocal heading
         entry = state.measurement
         title = (
@@ -243,7 +236,9 @@ def _shown_on(progress: Progress) -> Callable[[ReportState], None]:
     return show
 
 
-def _written(result: ReportResult, power: dict[int, LogSettings], flags: options.Flags) -> int:
+def _written(
+    result: report_runs.ReportResult, power: dict[int, LogSettings], flags: options.Flags
+) -> int:
     if not result.measured:
         tell([f"loadgen: nothing was measured; see {result.directory}"])
         return 130 if result.interrupted else 1

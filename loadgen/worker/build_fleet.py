@@ -17,7 +17,7 @@ import numpy as np
 
 from loadgen.errors import BrokerUnreachableError, HostLimitError, ScenarioError
 from loadgen.kernels import fleet as records
-from loadgen.kernels import pacer
+from loadgen.kernels import pacer, repeats
 from loadgen.kernels.accounting import Gap, GapPool, make_pairs
 from loadgen.kernels.arrays import Bytes, Int64s, Record, Rows, joined
 from loadgen.kernels.attention import NEVER_NS, STALLS_LIMIT, Attention, Stall
@@ -38,15 +38,6 @@ from loadgen.kernels.payload import (
     make_body,
 )
 from loadgen.kernels.reactor import EVENTS_AT_ONCE
-from loadgen.kernels.repeats import (
-    COPIES_LIMIT,
-    OWNERS_LIMIT,
-    WITHHELD_LIMIT,
-    Copy,
-    Doubt,
-    Owner,
-    Withheld,
-)
 from loadgen.kernels.sender import BATCH_LIMIT
 from loadgen.kernels.syscalls import EVENT_WORDS, MESSAGE_WORDS
 from loadgen.metrics.histogram import BUCKETS
@@ -438,13 +429,13 @@ def build_fleet(
         gaps=many_rows(Gap, GAPS_LIMIT),
         refusals=records.Refusal.rows(256),
         violations=np.zeros(len(VIOLATIONS), np.int64),
-        doubts=Doubt.rows(0),
+        doubts=repeats.Doubt.rows(0),
         repeats=make_pairs(0),
         repeat_gaps=Gap.rows(0),
         repeat_pool=GapPool.rows(1),
-        copies=many_rows(Copy, COPIES_LIMIT),
-        withheld=many_rows(Withheld, WITHHELD_LIMIT),
-        owners=many_rows(Owner, OWNERS_LIMIT),
+        copies=many_rows(repeats.Copy, repeats.COPIES_LIMIT),
+        withheld=many_rows(repeats.Withheld, repeats.WITHHELD_LIMIT),
+        owners=many_rows(repeats.Owner, repeats.OWNERS_LIMIT),
         ranges=np.array(rows.ranges, np.int32).view(records.StreamRange.layout),
         sources=sources,
         parts=parts,
