@@ -25,17 +25,9 @@ from websockets.frames import OP_BINARY, OP_CLOSE, OP_CONT, OP_PING, OP_TEXT, Fr
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
+from loadgen import errors
 from loadgen.cases.registry import CASES, build_scenario, resolve
 from loadgen.cli.mqttbench import import_clients, without_comments
-from loadgen.errors import (
-    CannotRunError,
-    LoadgenError,
-    LocalProtocolError,
-    PowerLogError,
-    RemoteProtocolError,
-    RunDirectoryError,
-    ScenarioError,
-)
 from loadgen.mqtt.codec import decode, encode
 from loadgen.mqtt.packets import Auth, Connect, PingReq, PubAck, Subscribe, Subscription, UnsubAck
 from loadgen.mqtt.properties import Properties
@@ -99,7 +91,7 @@ def _play_codec(data: bytes) -> None:
         assert position < end <= len(body)
         try:
             again = decode(encode(packet, version), 0, 1 << 21, version, 1 << 21)
-        except LocalProtocolError:
+        except errors.LocalProtocolError:
             again = None  # what we may not say, such as a broker's answers to what nobody asked
         assert again is None or again[0] == packet
         position = end
@@ -370,20 +362,19 @@ def remove_scratch() -> None:
 
 
 def _all() -> Iterable[Target]:
-    yield Target("codec", _packets, _play_codec, (RemoteProtocolError,))
-    yield Target("frames", _frames, _play_frames, (CannotRunError,))
+    yield Target("codec", _packets, _play_codec, (errors.RemoteProtocolError,))
+    yield Target("frames", _frames, _play_frames, (errors.CannotRunError,))
     yield Target("link", _link_corpus, _play_link, ())
     yield Target("websocket", _websocket_corpus, _play_websocket, ())
-    yield Target("scenario", _scenarios, _play_scenario, (ScenarioError,), _changed_scenario)
-    yield Target(
-        "clients", _clients, _play_clients, (ScenarioError, orjson.JSONDecodeError), _changed_json
-    )
-    yield Target("power", _power_logs, _play_power_log, (PowerLogError,))
+    yield Target("scenario", _scenarios, _play_scenario, (errors.ScenarioError,), _changed_scenario)
+    refused = (errors.ScenarioError, orjson.JSONDecodeError)
+    yield Target("clients", _clients, _play_clients, refused, _changed_json)
+    yield Target("power", _power_logs, _play_power_log, (errors.PowerLogError,))
     yield Target(
         "run-directory",
         _run_files,
         _play_run_directory,
-        (RunDirectoryError, LoadgenError),
+        (errors.RunDirectoryError, errors.LoadgenError),
         _changed_run_file,
     )
 

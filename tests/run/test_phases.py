@@ -216,9 +216,8 @@ async def test_a_step_ends_as_soon_as_its_verdict_is_certain(play: Play) -> None
 
 
 async def test_a_step_ends_as_soon_as_enough_was_late(play: Play) -> None:
-    plan = plan_of()
-    scenario = plan.scenario.model_copy(update={"latency_bound": 1e-6})
-    plan = replace(plan, scenario=scenario)
+    scenario = plan_of().scenario.model_copy(update={"latency_bound": 1e-6})
+    plan = replace(plan_of(), scenario=scenario)
     played = await play(plan, replace(PHASES, duration_s=60.0), ends_when_certain=(False,))
     start, end = played.state.windows["measure"]
     assert played.state.ending == "certain" and end - start < 30_000_000_000
