@@ -3,7 +3,8 @@
 A line is fitted to the backlog, averaged over blocks of 100 ms. The load holds if the line,
 steeper by `SIGMAS` standard errors, stays within the tolerated growth until the window ends. It
 fails if the backlog has grown by more than `MARGIN` times that growth and the line, flatter by as
-much, still rises. All looks of a window together err in at most 0.13 % of cases.
+much, still rises. All looks of a window together err in at most 0.13 % of cases. It also fails once
+so many latencies are above their bound that the window's p99 will be, whatever follows.
 """
 
 import math
@@ -18,14 +19,20 @@ BLOCK_NS = 100_000_000
 LEAST_BLOCKS = 10
 SIGMAS = 4.0
 MARGIN = 1.5
+MOST_LATE = 0.01  # share of a window's latencies that may be above a bound of their p99
 
 
 def certain_verdict(
-    samples: Sequence[BacklogSample], window_s: float, tolerated: float
+    samples: Sequence[BacklogSample], window_s: float, tolerated: float, late_share: float = 0.0
 ) -> bool | None:
-    """Return True if the load holds, False if it fails, None while that is open."""
+    """Return True if the load holds, False if it fails, None while that is open.
+
+    `late_share` is the share of all latencies of the window that are known to be above their bound.
+    """
     if not samples or samples[-1][0] - samples[0][0] < LEAST_BLOCKS * BLOCK_NS:
         return None
+    if late_share > MOST_LATE:
+        return False
     start_ns = samples[0][0]
     blocks = []
     for number, block in groupby(samples, lambda sample: (sample[0] - start_ns) // BLOCK_NS):

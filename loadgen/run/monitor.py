@@ -18,7 +18,7 @@ from loadgen.judge.recovery_watch import RecoveryWatch
 from loadgen.judge.thresholds import Measured, hopeless
 from loadgen.kernels.counting import INTENDED_PHASES
 from loadgen.metrics.interval import COUNTERS, Interval
-from loadgen.plan.deliveries import delivered_rate
+from loadgen.plan.deliveries import delivered_rate, sent_rate
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import Plan
 from loadgen.run.host_watch import thinned
@@ -316,12 +316,13 @@ class Monitor:
         deliveries_per_s = delivered_rate(self._plan.groups, self._plan.separate_count)
         window_s = (backlog.end_ns - backlog.start_ns) / NS
         tolerated = max(BACKLOG_FLOOR_MESSAGES, tolerated_s(window_s) * deliveries_per_s)
-        verdict = certain_verdict(self._course, window_s, tolerated)
-        bound_s = self._plan.scenario.latency_bound
+        bound_s, late = self._plan.scenario.latency_bound, 0
         if bound_s is not None:
-            # If 1 % of all deliveries of the window were late, its p99 is, whatever follows.
             late = self.state.tally.above("measure", "end_to_end", bound_s * NS)
-            verdict = False if late > 0.01 * deliveries_per_s * window_s else verdict
+        groups = self._plan.groups
+        answers_per_s = sum(sent_rate(one, groups) for one in groups if one.responds is not None)
+        late_share = late / max((deliveries_per_s + answers_per_s) * window_s, 1.0)
+        verdict = certain_verdict(self._course, window_s, tolerated, late_share)
         if verdict in self._ends_when_certain:
             self.certain.set()
 

@@ -54,6 +54,8 @@ def test_a_stall_decides_nothing() -> None:
         (at, unsent, waiting + (400 if NS <= at < 1.3 * NS else 0)) for at, unsent, waiting in quiet
     ]
     assert certain_verdict(stalled[:130], WINDOW_S, TOLERATED) is None
+    assert certain_verdict(stalled[:130], WINDOW_S, TOLERATED, late_share=0.01) is None
+    assert certain_verdict(stalled[:130], WINDOW_S, TOLERATED, late_share=0.011) is False
 
 
 def test_noise_alone_hardly_ever_fails_a_step() -> None:
