@@ -38,8 +38,6 @@ T = TypeVar("T")
 _LEAD_S = 0.1
 _LEAD_EACH_S = 0.01
 _MOST_LEAD_S = 0.3
-STANDSTILL = 1e-6
-"""Rate factor that stops a schedule: the least one, at which the next message is days away."""
 CUT_LEAD_S = 0.05  # time from the command that stops a schedule until it takes effect
 CUT_DRAIN_S = 2.0  # longest wait of a cut run for messages in flight
 CERTAIN_DRAIN_S = 4.0
@@ -275,11 +273,10 @@ class PhaseRunner:
         late: list[int] = []
         with suppress(LoadgenError, TimeoutError):
             async with asyncio.timeout(1.0):
-                change = {"factor": STANDSTILL, "at_ns": cut_ns}
-                asked = [pool.ask(row, "rate", **change) for row in pool.alive]
+                asked = [pool.ask(row, "end", at_ns=cut_ns) for row in pool.alive]
                 answers = await asyncio.gather(*asked, return_exceptions=True)
                 late = [int(one.get("at_ns") or 0) for one in answers if isinstance(one, dict)]
-        # A worker that got the command late has gone on until then.
+        # A worker that got the command late has sent until then.
         cut_ns = min(end_ns, max([cut_ns, *late]))
         for name, (start, stop) in list(seen.windows.items()):
             seen.windows[name] = (start, min(stop, cut_ns))

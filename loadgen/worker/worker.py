@@ -38,8 +38,8 @@ from loadgen.worker.warm import warm as warm
 _PR_SET_TIMERSLACK = 29
 _READ_REST_S = 1.0
 _COMMANDS = (
-    *("configure", "connect", "subscribe", "start", "clock", "rate", "drop", "unacknowledged"),
-    *("missing", "absent", "sent_on", "conclude", "renew", "stop"),
+    *("configure", "connect", "subscribe", "start", "clock", "rate", "end", "drop"),
+    *("unacknowledged", "missing", "absent", "sent_on", "conclude", "renew", "stop"),
 )
 
 
@@ -124,14 +124,8 @@ class Worker:
 
     async def start(self, header: Header) -> Header:
         """Fix the schedule; it runs by itself until the end of the window."""
-        fleet, reporter = self.fleet, self.reporter
+        fleet, reporter, lifecycle = self.fleet, self.reporter, self.lifecycle
         reporter.enter("warmup")
-        lifecycle = self.lifecycle
-
-        def end_window() -> None:
-            reporter.end_window()
-            self._repeat(lambda: reporter.watch_drain(lifecycle.outgoing.pending))
-
         fleet.run.measure_ns = header["measure_ns"]
         fleet.run.end_ns = header["end_ns"]
         plan_schedule(fleet, int(header["start_ns"]))
@@ -141,9 +135,14 @@ class Worker:
         if rate := fleet.plan.scenario.resubscribe:
             self._repeat(lifecycle.subscriptions.turns(rate))
         self._at(int(header["measure_ns"]), lambda: reporter.enter("measure"))
-        self._at(int(header["end_ns"]), end_window)
+        self._at(int(header["end_ns"]), self._end_window)
         lifecycle.poller.arm(int(header["start_ns"]))
         return {}
+
+    def _end_window(self) -> None:
+        self.reporter.end_window()
+        pending = self.lifecycle.outgoing.pending
+        self._repeat(lambda: self.reporter.watch_drain(pending))
 
     def _at(self, moment_ns: int, action: Callable[[], None]) -> None:
         timer = self.loop.call_later(max(moment_ns - clock_ns(), 0) / 1e9, action)
@@ -161,6 +160,14 @@ class Worker:
         reschedule(fleet)
         self.lifecycle.poller.pump()
         return {"at_ns": clock_ns()}
+
+    async def end(self, header: Header) -> Header:
+        """End the schedule early, at a moment or now if that is over; answer the moment."""
+        for timer in self._timers:
+            timer.cancel()
+        self.fleet.run.end_ns = max(int(header["at_ns"]), clock_ns())
+        self._at(self.fleet.run.end_ns, self._end_window)
+        return {"at_ns": self.fleet.run.end_ns}
 
     async def drop(self, header: Header) -> Header:
         """Cut off a device, as if it were killed; answer its number of unacknowledged messages."""

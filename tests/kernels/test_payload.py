@@ -236,9 +236,6 @@ def test_the_body_is_printable_and_depends_only_on_the_seed() -> None:
     assert make_body(2000, 5)[:1000].tobytes() == body.tobytes()
 
 
-# --- templates ---------------------------------------------------------------------------------
-
-
 def filled(
     text: bytes, *, device: int = 3, sequence: int = 12, time_ms: int = 0, random: int = 5
 ) -> bytes:

@@ -48,9 +48,6 @@ RUN_TAG = 0x10AD
 MS = 1_000_000
 
 
-# --- the worker ------------------------------------------------------------------------------
-
-
 class Forkserver:
     """The process that workers are forked from."""
 
@@ -359,9 +356,6 @@ def check_stream(packets: list[mqtt.Publish], stream: int, dues: list[int] | Non
     assert [found[:2] for found in headers] == [(stream, n) for n in range(len(packets))]
     if dues is not None:
         assert [found[2] for found in headers] == dues
-
-
-# --- the broker ------------------------------------------------------------------------------
 
 
 class Gone(Exception):  # noqa: N818

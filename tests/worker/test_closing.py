@@ -150,9 +150,6 @@ def test_what_responders_have_in_flight_is_not_named() -> None:
     assert (said["messages"], said["complete"]) == ([], False)
 
 
-# --- a worker ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_a_worker_names_what_was_never_acknowledged(driver: harness.Driver, qos: int) -> None:
     """Deliver every third message without acknowledgement, and drop every third."""

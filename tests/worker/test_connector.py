@@ -27,9 +27,6 @@ IN_FLIGHT = 64
 START_S = 100.0
 
 
-# --- in a time of its own -------------------------------------------------------------------------
-
-
 class Time:
     """A loop's timers; `late_s` delays the next one that is due, as a busy host does."""
 
@@ -266,9 +263,6 @@ async def test_those_that_come_back_share_what_the_first_connects_had_alone(
     assert {bench.clock.now_s}
     moments = [moment for moment, _ in bench.begun]
     assert max(moments.count(moment) for moment in moments) == 2
-
-
-# --- through a worker -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", ["tcp", "tls"])

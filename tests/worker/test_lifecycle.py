@@ -27,8 +27,6 @@ from tests.worker.harness import (
     until,
 )
 
-# --- brokers that break the protocol, or the connection -------------------------------------------
-
 
 async def test_a_connection_closed_right_behind_connack_is_noticed(driver: Driver) -> None:
     """Send CONNACK and the end of the stream before the worker looks."""
@@ -121,9 +119,6 @@ async def test_a_storm_of_events_of_one_kind_is_cut(driver: Driver) -> None:
     await driver.stop()
     assert len(driver.said("disconnect")) == 20
     assert driver.counted("disconnects") == 60
-
-
-# --- coming back ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("present", [False, True])

@@ -26,8 +26,6 @@ from tests.worker.harness import (
     subscribers,
 )
 
-# --- a whole run ----------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(("version", "qos", "transport"), rows_of("worker.exchanges"))
 async def test_a_run_counts_every_message_once_in_each_place(
@@ -184,9 +182,6 @@ async def test_another_run_on_the_same_connections_counts_its_own_messages(drive
     assert len(broker.sessions) == 4
 
 
-# --- the schedule ---------------------------------------------------------------------------------
-
-
 async def test_a_rate_change_in_mid_run_is_exact(driver: Driver) -> None:
     broker = await driver.broker()
     await driver.connect(one_worker_plan(publishers(2, 200.0), subscribers(), port=broker.port))
@@ -208,6 +203,19 @@ async def test_a_rate_change_in_mid_run_is_exact(driver: Driver) -> None:
     assert driver.counted("sent", phase="warmup") == 40
 
 
+async def test_a_schedule_can_end_early(driver: Driver) -> None:
+    broker = await driver.broker()
+    await driver.connect(one_worker_plan(publishers(2, 200.0), subscribers(), port=broker.port))
+    await driver.subscribe()
+    await driver.start(warmup_ms=0, measure_ms=60_000)
+    end_ns = driver.start_ns + 2_300 * MS
+    await driver.until(lambda: time.monotonic_ns() > end_ns - 50 * MS)
+    assert (await driver.ask("end", at_ns=end_ns))["at_ns"] == end_ns
+    await driver.finished()
+    await driver.stop()
+    assert driver.counted("sent", phase="measure") == driver.counted("received") == 460
+
+
 async def test_messages_received_by_devices_of_other_workers_are_not_expected_here(
     driver: Driver,
 ) -> None:
@@ -220,9 +228,6 @@ async def test_messages_received_by_devices_of_other_workers_are_not_expected_he
     assert driver.now("expected") == 70
     assert driver.now("received") == 0
     await driver.stop()
-
-
-# --- the end --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("transport", ["tcp", "tls"])
