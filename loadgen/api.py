@@ -282,7 +282,7 @@ class SearchOptions(TypedDict, total=False):
     start: float  # the first load
     highest: float  # that may be tried
     precision: float  # how far above the limit the lowest load that failed may be, 0.05
-    most_steps: int  # 15
+    most_steps: int  # 20
     require: Requirements  # as `--require`: {"lost": "0.1%", "p99": "50ms"}
     step_s: float  # longest window of a step, and each of the three that confirm
 

@@ -29,7 +29,7 @@ STATE = SearchState(SEARCH, (HELD, FAILED), Probe(875.5, "close in"))
 
 def test_lines_of_a_search() -> None:
     assert bracket_line(STATE) == (
-        "fanin rate: 500 held, 1,250 failed; step 3 of at most 15: 875.5 (close in)"
+        "fanin rate: 500 held, 1,250 failed; step 3 of at most 20: 875.5 (close in)"
     )
     assert step_line(HELD) == " 1 held   500 (first), out 500/s, in 500/s, p99 1.5 ms"
     assert step_line(FAILED).endswith(f"p99 2 s; LOST: 9 of 10 {HOSTILE}")

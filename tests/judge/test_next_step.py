@@ -97,30 +97,30 @@ def test_a_broker_that_wavers_is_found_within_precision_and_wavering(
     assert limit / 1.05 * 0.97 <= found.load <= limit * 1.02
 
 
-def test_a_limit_is_confirmed_even_if_the_broker_wavers_by_a_tenth() -> None:
+def test_a_limit_is_confirmed_even_if_each_second_has_its_own() -> None:
     def found(seed: int) -> tuple[Limit, float]:
         draw = Random(seed)
         limit = 10 ** draw.uniform(3, 5.3)
         tried: list[Tried] = []
         while isinstance(step := next_step(RATE, tried), Probe):
-            windows = 3 if step.purpose in CONFIRMS else 1
-            served = limit * min(draw.uniform(0.9, 1.1) for _ in range(windows))
+            seconds = 12 if step.purpose in CONFIRMS else 1
+            served = limit * min(draw.lognormvariate(0, 0.15) for _ in range(seconds))
             tried.append(Tried(step.load, step.purpose, step.load <= served, (), served))
         return step, limit
 
     results = [found(seed) for seed in range(200)]
-    assert sum(one.confirmed for one, _ in results) >= 195
-    assert sum(one.ended == "confirmed" for one, _ in results) >= 180
+    assert sum(one.confirmed for one, _ in results) >= 196
+    assert sum(one.ended == "confirmed" for one, _ in results) >= 190
     shares = [(one.load or 0) / limit for one, limit in results]
-    assert sum(0.85 < share <= 1.0 for share in shares) >= 180
+    assert sum(0.6 < share <= 1.0 for share in shares) >= 190
 
 
-@given(limit=st.floats(500, 1e6), hints=st.lists(st.floats(0, 2e6), min_size=15, max_size=15))
+@given(limit=st.floats(500, 1e6), hints=st.lists(st.floats(0, 2e6), min_size=20, max_size=20))
 @examples(60)
 def test_wrong_hints_cost_steps_but_not_the_bracket(limit: float, hints: list[float]) -> None:
     served = iter(hints)
     found, steps = play(RATE, lambda load: (load <= limit, next(served)))
-    assert len(steps) <= 15
+    assert len(steps) <= RATE.most_steps
     assert found.load is not None and found.load <= limit
     assert found.above is None or found.above > limit
 
@@ -156,7 +156,7 @@ def test_failed_confirmation_takes_the_load_back_and_steps_back() -> None:
     found, steps = play(RATE, once)
     assert "step back" in {step.purpose for step in steps}
     assert found.confirmed and found.load is not None and found.above is not None
-    assert 3_900 / 1.06 < found.load < 3_900 <= found.above
+    assert 3_900 / 1.11 < found.load < 3_900 <= found.above
 
 
 def test_moment_of_disturbance_far_below_the_limit_gets_a_second_look() -> None:

@@ -49,7 +49,7 @@ _RECOVERY_S = 60.0  # longest wait for a broker to answer again after a step tha
 _RETRY_S = 1.0
 STEP_S = 5.0
 """Window of a step, unless the search has another or that of its scenario is shorter."""
-STEP_WARMUP_S = 1.0  # longest warm-up of a step; its devices are already connected
+STEP_WARMUP_S = 0.5  # longest warm-up of a step; its devices are already connected
 CONFIRMATIONS = 3  # windows of a confirmation, all of which must hold
 LONG_CONFIRMATIONS = 2
 """The same for a search without short steps; an earlier step at the load is one of them."""

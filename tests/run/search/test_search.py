@@ -336,7 +336,7 @@ def test_scenario_of_a_step() -> None:
     what = wanted()
     scenario = step_scenario(what, Probe(1234.5, "raise"))
     assert (scenario.rate, scenario.latency_bound) == (1234.5, 0.1)
-    assert (scenario.duration, scenario.warmup) == (5, 1)
+    assert (scenario.duration, scenario.warmup) == (5, 0.5)
     short = Search(what.scenario, what.aim, Require(p99_s=None), step_s=1.0)
     raised = step_scenario(short, Probe(1000, "raise"))
     assert (raised.duration, raised.warmup) == (1, 0.5)
