@@ -11,7 +11,7 @@ import os
 import random
 import socket
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -93,10 +93,14 @@ async def open_socket(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str) -> int:
-    """Return a free port on `host` outside `ephemeral_ports`; raise HostLimitError."""
-    with listen(host) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    return free_ports(host, 1)[0]
+
+
+def free_ports(host: str, count: int) -> tuple[int, ...]:
+    """Return free ports on `host` outside `ephemeral_ports`; raise HostLimitError."""
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(listen(host)) for _ in range(count)]
+        return tuple(listener.getsockname()[1] for listener in listeners)
 
 
 def is_local(host: str) -> bool:

@@ -185,14 +185,16 @@ class ProgramSettings:
     It listens on `host` and `port`; 0 chooses a port. With `save_each` messages are written to disk
     one by one. With `accounts`, the operator's first, only those users may connect.
 
-    The others are for Mosquitto. With `persistence` its database is written every five seconds, or
-    with `save_each` after each change. `memory_limit_bytes` None stands for half of the memory now
-    available, 0 for no limit. `more_lines` end the configuration and overrule what it says.
+    The reflector has `instances`. The others are for Mosquitto. With `persistence` its database is
+    written every five seconds, or with `save_each` after each change. `memory_limit_bytes` None
+    stands for half of the memory now available, 0 for no limit. `more_lines` end the configuration
+    and overrule what it says.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     save_each: bool = False
+    instances: int = 1
     certificate: Path | None = None
     key: Path | None = None
     accounts: tuple[Account, ...] = field(default=(), repr=False)
@@ -219,6 +221,7 @@ class Program:
     storage: str = ""
     saves: bool = True
     ready_s: float = 30.0  # longest time until it serves
+    more_ports: tuple[int, ...] = ()  # at which it listens, too
 
 
 class ProgramBroker(BrokerProcess):
@@ -237,7 +240,8 @@ class ProgramBroker(BrokerProcess):
         scheme = "mqtt" if settings.certificate is None else "mqtts"
         operator = settings.accounts[0] if settings.accounts else None
         login = () if operator is None else (operator.user_name, operator.password)
-        return (Endpoint(scheme, settings.host, self._port, *login),)
+        ports = (self._port, *self._program.more_ports)
+        return tuple(Endpoint(scheme, settings.host, port, *login) for port in ports)
 
     @property
     def configuration(self) -> tuple[str, ...]:

@@ -2,12 +2,19 @@
 
 Its limit is a ceiling for what the harness can measure on a host. As the sink it takes every
 message and delivers none. It is compiled (kernels/forwarding.py), and serves until it is ended.
+
+`python -m loadgen.brokers.serve_reflector NAME HOST PORT...` forks a process for each further port:
+they share the compiled kernels, and end with the first one.
 """
 
+import ctypes
+import os
 import resource
 import select
+import signal
 import socket
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -32,11 +39,35 @@ _CONNACK_5: Final = packets.ConnAck(
 )
 
 
-def serve(host: str, port: int, *, is_sink: bool) -> None:
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def serve(host: str, ports: Sequence[int], *, is_sink: bool) -> None:
     """Serve without end; raise HostLimitError."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(hard, _MOST_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    served = [(listen(host, port), select.epoll()) for port in ports]
+    tables, parent = _tables(*served[0], most, is_sink), os.getpid()
+    kernel.serve(tables, 0)  # which compiles it
+    place = next((one for one in range(1, len(ports)) if os.fork() == 0), 0)
+    if place == 0:
+        print("serving", flush=True)
+    else:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            return  # the first process ended before the signal was armed
+        tables = _tables(*served[place], most, is_sink)
+    for listener, epoll in served[:place] + served[place + 1 :]:
+        listener.close()
+        epoll.close()
+    kernel.serve(tables, -1)
+
+
+def _tables(
+    listener: socket.socket, epoll: select.epoll, most: int, is_sink: bool
+) -> kernel.ReflectorTables:
+    """Return the state of a process that serves at most so many descriptors."""
     subscriptions = 8 << most.bit_length()
     sizes = {
         **dict.fromkeys(("links", "rests", "outs", "dirty"), most),
@@ -56,18 +87,15 @@ def serve(host: str, port: int, *, is_sink: bool) -> None:
     greeting = encode(packets.ConnAck(), MQTT_3_1_1) + encode(_CONNACK_5, MQTT_5)
     arrays["greetings"] = np.frombuffer(greeting, np.uint8)
     tables = kernel.ReflectorTables(**arrays)
-    with listen(host, port) as listener, select.epoll() as epoll:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
-        tables.state.epoll, tables.state.listener = epoll.fileno(), listener.fileno()
-        tables.state.is_sink = is_sink
-        watch(epoll.fileno(), listener.fileno(), EPOLLIN | EPOLLET, 0, tables.words)
-        kernel.serve(tables, 0)  # which compiles it
-        print("serving", flush=True)
-        kernel.serve(tables, -1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted ones inherit it
+    tables.state.epoll, tables.state.listener = epoll.fileno(), listener.fileno()
+    tables.state.is_sink = is_sink
+    watch(epoll.fileno(), listener.fileno(), EPOLLIN | EPOLLET, 0, tables.words)
+    return tables
 
 
 if __name__ == "__main__":
     try:
-        serve(sys.argv[2], int(sys.argv[3]), is_sink=sys.argv[1] == "sink")
+        serve(sys.argv[2], [int(port) for port in sys.argv[3:]], is_sink=sys.argv[1] == "sink")
     except LoadgenError as error:
         sys.exit(str(error))

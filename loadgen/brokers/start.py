@@ -70,10 +70,13 @@ async def serve(
     if name in INSTRUMENTS and persistence:
         raise UsageError(BROKER_TEXT.STORES_NOTHING(name=name))
     start, authority = _STARTERS[name], None
+    # The reflector forks its instances: each alone would load the kernels again.
+    together = instances if name in INSTRUMENTS else 1
     settings = ProgramSettings(
         host,
         port,
         save_each,
+        together,
         accounts=tuple(accounts),
         persistence=persistence,
         memory_limit_bytes=default_memory_limit_bytes(instances),
@@ -87,7 +90,8 @@ async def serve(
             authority = files.authority
             settings = replace(settings, certificate=files.certificate, key=files.key)
         # One after the other, so that the first error stops the rest.
-        brokers = [await stack.enter_async_context(start(settings)) for _ in range(instances)]
+        programs = range(instances // together)
+        brokers = [await stack.enter_async_context(start(settings)) for _ in programs]
         where = tuple(endpoint for broker in brokers for endpoint in broker.endpoints)
         version = brokers[0].version
         yield ServedBroker(name, version, where, tuple(brokers), authority, len(accounts))
