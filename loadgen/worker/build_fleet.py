@@ -10,6 +10,7 @@ import struct
 import time
 from array import array
 from collections.abc import Iterable
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ from loadgen.plan.payload_template import no_template, read_template
 from loadgen.plan.plan import Plan
 from loadgen.sentences import WORKER_TEXT
 from loadgen.worker.clock import clock_ns, clock_words
-from loadgen.worker.logins import connect_of, listed_clients
+from loadgen.worker.logins import Listed, connect_of, listed_clients
 from loadgen.worker.shared_counts import SharedPage, private_page
 
 _SLOTS_OF_A_GROUP = len(SERIES) * len(INTENDED_PHASES)
@@ -172,7 +173,7 @@ def _addresses(places: Iterable[tuple[str | None, int]]) -> tuple[Bytes, Int64s]
 
 
 class _Builder:
-    """The lists that `build_fleet` fills, device by device."""
+    """The lists that `build_fleet` fills, share by share."""
 
     def __init__(self, plan: Plan, count: int) -> None:
         self.plan = plan
@@ -194,24 +195,40 @@ class _Builder:
         self.pairs = self.senders = self.receivers = self.holders = 0
         self.window = self.held = 1
 
-    def add_publisher(self, row: int, owner: groups.DeviceGroup, number: int) -> None:
-        publishes = owner.publishes
-        if publishes is None:
-            return
-        device = self.devices[row]
-        device.publisher = self.publishing
-        self.publishing += 1
-        self.delivered.append(self.deliveries[device.group](number))
-        topic = owner.expand(publishes.topic, number).encode()
-        self.topics.append(topic)
-        group = self.groups[device.group]
+    def add_devices(self, first: int, share: groups.Share, listed: Listed) -> None:
+        """Add the devices of a share, from row `first` on, without their responses."""
+        owner, plan = self.plan.groups[share.group], self.plan
+        rows = self.devices[first : first + share.count]
+        rows["group"] = share.group
+        rows["target"] = [addressing.target_number(plan, owner, n) for n in share.devices]
+        rows["keep_alive_ns"] = owner.keep_alive_s * 1_000_000_000
+        for number in share.devices:
+            connect = connect_of(plan, owner, number, owner.clean_start, listed)
+            self.connects.append(encode(connect, connect.protocol_version))
+        if owner.publishes is not None:
+            self._add_publishers(rows, share, owner.publishes)
+        for row, number in enumerate(share.devices, first):
+            self.add_subscriber(row, owner, number)
+
+    def _add_publishers(
+        self, rows: Rows[Device], share: groups.Share, publishes: groups.Publishes
+    ) -> None:
+        rows["publisher"] = np.arange(self.publishing, self.publishing + share.count)
+        self.publishing += share.count
+        self.delivered.extend(map(self.deliveries[share.group], share.devices))
+        owner = self.plan.groups[share.group]
+        topics = [owner.expand(publishes.topic, number).encode() for number in share.devices]
+        self.topics += topics
+        group = self.groups[share.group]
         if publishes.payload_template is None and group.size_most > _whole_limit(self.plan):
             group.body_apart = 1
         size_bytes = HEADER_BYTES if group.body_apart else group.size_most
-        size_bytes += group.property_end - group.property_first
-        group.packet_most = max(group.packet_most, len(topic) + size_bytes + _HEADERS_MOST_BYTES)
+        size_bytes += group.property_end - group.property_first + _HEADERS_MOST_BYTES
+        group.packet_most = max(group.packet_most, size_bytes + max(map(len, topics), default=0))
         if publishes.qos > 0:
-            self._add_sender(device, publishes.window)
+            rows["sender"] = np.arange(self.senders, self.senders + share.count)
+            self.senders += share.count
+            self.window = max(self.window, publishes.window)
 
     def add_subscriber(self, row: int, owner: groups.DeviceGroup, number: int) -> None:
         subscribes = owner.subscribes
@@ -246,7 +263,9 @@ class _Builder:
             topic = match.source.senders.expand(owner.responds.topic, sender)
             self.topics.append(topic.encode())
         if owner.responds.qos > 0:
-            self._add_sender(device, owner.responds.window)
+            device.sender = self.senders
+            self.senders += 1
+            self.window = max(self.window, owner.responds.window)
 
     def _add_range(self, device: Device, match: Flow, number: int, streams: range) -> None:
         """Add streams that a device receives, with pairs that the consumers of a queue share."""
@@ -265,11 +284,6 @@ class _Builder:
         qos = min(source.qos, subscribes.qos if subscribes is not None else 0)
         self.ranges.extend((streams.start, len(streams), pairs, place, topic, qos))
         device.range_count += 1
-
-    def _add_sender(self, device: Device, window: int) -> None:
-        device.sender = self.senders
-        self.senders += 1
-        self.window = max(self.window, window)
 
 
 def _publishers(
@@ -390,19 +404,14 @@ def build_fleet(
     device = np.concatenate([np.arange(*step, dtype=np.int64) for step in steps])
     count = len(group)
     rows = _Builder(plan, count)
-    rows.devices["group"] = group
     listed = listed_clients(plan)
     body, body_crc, template, properties = _contents(plan, rows.groups)
-    for row in range(count):
-        owner, number = plan.groups[int(group[row])], int(device[row])
-        rows.devices[row].target = addressing.target_number(plan, owner, number)
-        rows.devices[row].keep_alive_ns = owner.keep_alive_s * 1_000_000_000
-        connect = connect_of(plan, owner, number, owner.clean_start, listed)
-        rows.connects.append(encode(connect, connect.protocol_version))
-        rows.add_publisher(row, owner, number)
-        rows.add_subscriber(row, owner, number)
-    for row in range(count):
-        rows.add_responder(row, plan.groups[int(group[row])], int(device[row]))
+    firsts = [*accumulate((share.count for share in worker.shares), initial=0)]
+    for first, share in zip(firsts, worker.shares, strict=False):
+        rows.add_devices(first, share, listed)
+    for first, share in zip(firsts, worker.shares, strict=False):
+        for row, number in enumerate(share.devices, first):
+            rows.add_responder(row, plan.groups[share.group], number)
     topics, topic_ends = joined(rows.topics)
     sources, parts, pattern_text = _source_rows(plan, rows.sources)
     connect_packets, connect_ends = joined(rows.connects)
