@@ -128,6 +128,8 @@ def percent(share: float | None, digits: int = 0) -> str:
 def printable(text: str, limit: int) -> str:
     """Return at most `limit` characters of the text, with escapes for what is not printable."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
+    if short.isprintable():
+        return short
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode("ascii")
         for c in short
