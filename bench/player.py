@@ -160,7 +160,7 @@ def _step(
     cpu_ns = _cpu_ns(pid)
     start_ns = time.monotonic_ns() + 100_000_000
     end_ns = start_ns + int(seconds * 1e9)
-    driver.ask("start", start_ns=start_ns, measure_ns=start_ns, end_ns=end_ns)
+    driver.ask("start", start_ns=start_ns, measure_ns=start_ns, end_ns=end_ns, rates=())
     deadline_ns = end_ns + 10_000_000_000
     while time.monotonic_ns() < deadline_ns:
         time.sleep(0.2)

@@ -240,12 +240,10 @@ class PhaseRunner:
         measure_ns = start_ns + int(phases.warmup_s * 1e6) * 1000
         end_ns = measure_ns + int(phases.duration_s * 1e6) * 1000
         seen.abandoned = True
-        window: dict[str, Any] = {"start_ns": start_ns, "measure_ns": measure_ns, "end_ns": end_ns}
-        await self._step(pool.ask_all("start", **window))
         steps = RateStepWatch(phases.rates, start_ns, measure_ns, timed_groups(self.plan))
         seen.rate_steps = steps if phases.rates else None
-        for at_ns, factor in steps.changes:
-            await self._step(pool.ask_all("rate", at_ns=at_ns, factor=factor))
+        window: dict[str, Any] = {"start_ns": start_ns, "measure_ns": measure_ns, "end_ns": end_ns}
+        await self._step(pool.ask_all("start", **window, rates=steps.changes))
         try:
             if phases.warmup_s > 0:
                 monitor.enter("warm-up", measure_ns)

@@ -518,9 +518,16 @@ def renew_fleet(fleet: PlannedFleet, plan: Plan) -> None:
     fleet.devices["flags"] &= ~np.int16(WINDOW_FULL | WAITING | PUSHED_BACK)
 
 
-def plan_schedule(fleet: PlannedFleet, start_ns: int) -> None:
-    """Fix the schedule that begins at `start_ns`; every publisher waits for its message 0."""
+def plan_schedule(
+    fleet: PlannedFleet, start_ns: int, rates: Iterable[tuple[int, float]] = ()
+) -> None:
+    """Fix the schedule that begins at `start_ns`; every publisher waits for its message 0.
+
+    `rates` are the moments (ns) from which on the rate is a factor of the nominal one.
+    """
     fleet.program = pacer.make_program(start_ns)
+    for at_ns, factor in rates:
+        fleet.program = pacer.with_rate(fleet.program, at_ns, factor)
     pacer.begin_schedule(fleet.publishers, fleet.program, fleet.run.seed)
     size = 0
     for number, due_ns in enumerate(fleet.publishers["due_ns"].tolist()):

@@ -16,8 +16,6 @@ import numpy as np
 import uvloop
 
 from loadgen.kernels.device import CONNECTED
-from loadgen.kernels.pacer import with_rate
-from loadgen.kernels.sender import reschedule
 from loadgen.plan.behaviour import Behaviour, PlannedFleet, behaviour_module
 from loadgen.plan.groups import slow_group
 from loadgen.plan.plan import read_plan
@@ -38,7 +36,7 @@ from loadgen.worker.warm import warm as warm
 _PR_SET_TIMERSLACK = 29
 _READ_REST_S = 1.0
 _COMMANDS = (
-    *("configure", "connect", "subscribe", "start", "clock", "rate", "end", "drop"),
+    *("configure", "connect", "subscribe", "start", "clock", "end", "drop"),
     *("unacknowledged", "missing", "absent", "sent_on", "conclude", "renew", "stop"),
 )
 
@@ -128,7 +126,7 @@ class Worker:
         reporter.enter("warmup")
         fleet.run.measure_ns = header["measure_ns"]
         fleet.run.end_ns = header["end_ns"]
-        plan_schedule(fleet, int(header["start_ns"]))
+        plan_schedule(fleet, int(header["start_ns"]), header["rates"])
         times = (int(header["start_ns"]), int(header["end_ns"]))
         random = lifecycle.connector.random
         self._repeat(leave_and_return(fleet, times, random, lifecycle.leave))
@@ -152,14 +150,6 @@ class Worker:
         """Follow the run's clock by the offset that the agent of this host has measured."""
         follow(int(header["offset_ns"]), self.fleet)
         return {}
-
-    async def rate(self, header: Header) -> Header:
-        """Change the rate from a moment on; the backlog stays."""
-        fleet = self.fleet
-        fleet.program = with_rate(fleet.program, int(header["at_ns"]), float(header["factor"]))
-        reschedule(fleet)
-        self.lifecycle.poller.pump()
-        return {"at_ns": clock_ns()}
 
     async def end(self, header: Header) -> Header:
         """End the schedule early, at a moment or now if that is over; answer the moment."""

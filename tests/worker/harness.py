@@ -12,7 +12,7 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -218,14 +218,20 @@ class Driver:
         return await self.ask("subscribe", timeout_s=timeout_s)
 
     async def start(
-        self, *, warmup_ms: int = 100, measure_ms: int = 400, lead_ms: int = 50
+        self,
+        *,
+        warmup_ms: int = 100,
+        measure_ms: int = 400,
+        lead_ms: int = 50,
+        rates: Sequence[tuple[int, float]] = (),
     ) -> None:
+        """Start the schedule; `rates` are factors of the rate after so many ms."""
         self.start_ns = time.monotonic_ns() + lead_ms * MS
         self.measure_ns = self.start_ns + warmup_ms * MS
         self.end_ns = self.measure_ns + measure_ms * MS
-        await self.ask(
-            "start", start_ns=self.start_ns, measure_ns=self.measure_ns, end_ns=self.end_ns
-        )
+        times = {name: getattr(self, name) for name in ("start_ns", "measure_ns", "end_ns")}
+        changes = [(self.start_ns + at_ms * MS, factor) for at_ms, factor in rates]
+        await self.ask("start", **times, rates=changes)
 
     def now(self, total: str) -> int:
         page = self.live

@@ -54,8 +54,7 @@ async def _play(qos: int) -> None:
             )
             await driver.connect(plan)
             await driver.subscribe()
-            await driver.start(warmup_ms=50, measure_ms=1150)
-            await driver.ask("rate", factor=2.0, at_ns=driver.measure_ns)
+            await driver.start(warmup_ms=50, measure_ms=1150, rates=[(50, 2.0)])
             await driver.sent()
             await driver.close()
             await serving
