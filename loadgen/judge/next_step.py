@@ -38,7 +38,7 @@ SPARE = 2
 MOST_DOUBLINGS = 3
 """Each time that a load fails after it held, the search steps back twice as far, and is content
 with half the precision. If each second has its own limit, within 15 %, all but one in a hundred
-searches confirm a load; without this rule 3 in ten do not."""
+searches end with a confirmed limit; with one step back for all, 3 in ten end before."""
 DIGITS = 4
 PRECISION_MINIMUM = 0.01
 HOPELESS_SHARE = 0.1
