@@ -152,12 +152,14 @@ class Worker:
         return {}
 
     async def end(self, header: Header) -> Header:
-        """End the schedule early, at a moment or now if that is over; answer the moment."""
-        for timer in self._timers:
-            timer.cancel()
-        self.fleet.run.end_ns = max(int(header["at_ns"]), clock_ns())
-        self._at(self.fleet.run.end_ns, self._end_window)
-        return {"at_ns": self.fleet.run.end_ns}
+        """End the schedule at a moment, or now if that is over, unless it ends before."""
+        at_ns = max(int(header["at_ns"]), clock_ns())
+        if at_ns < self.fleet.run.end_ns:
+            for timer in self._timers:
+                timer.cancel()
+            self.fleet.run.end_ns = at_ns
+            self._at(at_ns, self._end_window)
+        return {"at_ns": at_ns}
 
     async def drop(self, header: Header) -> Header:
         """Cut off a device, as if it were killed; answer its number of unacknowledged messages."""
