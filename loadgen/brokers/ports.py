@@ -93,11 +93,12 @@ async def open_socket(host: str, port: int) -> socket.socket:
 
 
 def free_port(host: str) -> int:
+    """Return a free port as `free_ports` does; raise HostLimitError."""
     return free_ports(host, 1)[0]
 
 
 def free_ports(host: str, count: int) -> tuple[int, ...]:
-    """Return free ports on `host` outside `ephemeral_ports`; raise HostLimitError."""
+    """Return different free ports on `host` outside `ephemeral_ports`; raise HostLimitError."""
     with ExitStack() as stack:
         listeners = [stack.enter_context(listen(host)) for _ in range(count)]
         return tuple(listener.getsockname()[1] for listener in listeners)

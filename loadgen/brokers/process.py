@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Final, Self, TypeVar
 
 from loadgen.brokers.endpoints import Endpoint
-from loadgen.brokers.ports import free_port
+from loadgen.brokers.ports import free_ports
 from loadgen.errors import CannotRunError
 from loadgen.plan.accounts import Account
 from loadgen.scratch import scratch_directory
@@ -28,6 +28,7 @@ _LAUNCH: Final = str(Path(__file__).with_name("launch.py"))
 _POLL_S: Final = 0.005
 _PATIENCE_S: Final = 30.0
 _PORT_ATTEMPTS: Final = 5
+_PORT_AGAIN_S: Final = 0.05
 _MAX_SHOWN_CHARACTERS: Final = 300
 
 
@@ -185,10 +186,10 @@ class ProgramSettings:
     It listens on `host` and `port`; 0 chooses a port. With `save_each` messages are written to disk
     one by one. With `accounts`, the operator's first, only those users may connect.
 
-    The reflector has `instances`. The others are for Mosquitto. With `persistence` its database is
-    written every five seconds, or with `save_each` after each change. `memory_limit_bytes` None
-    stands for half of the memory now available, 0 for no limit. `more_lines` end the configuration
-    and overrule what it says.
+    `instances` is the number of ports of a reflector. The others are for Mosquitto. With
+    `persistence` its database is written every five seconds, or with `save_each` after each change.
+    `memory_limit_bytes` None stands for half of the memory now available, 0 for no limit.
+    `more_lines` end the configuration and overrule what it says.
     """
 
     host: str = "127.0.0.1"
@@ -207,21 +208,20 @@ class ProgramSettings:
 class Program:
     """A program that serves MQTT.
 
-    `configure` writes the configuration for a port into a directory and returns the command;
+    `configure(directory, *ports)` writes the configuration there and returns the command;
     `public` returns its text without secrets. Only a broker that serves logs the words of `ready`;
     `failures` mark the line with the reason of an early end. With `saves` it saves at its end.
     """
 
     name: str
     version: str
-    configure: Callable[[Path, int], list[str]]
+    configure: Callable[..., list[str]]
     ready: bytes
     failures: tuple[str, ...] = ()
     public: Callable[[Path, int], str] | None = None
     storage: str = ""
     saves: bool = True
     ready_s: float = 30.0  # longest time until it serves
-    more_ports: tuple[int, ...] = ()  # at which it listens, too
 
 
 class ProgramBroker(BrokerProcess):
@@ -232,7 +232,7 @@ class ProgramBroker(BrokerProcess):
         self.storage = program.storage or self.storage
         self.log = directory / f"{program.name}.log"  # its output of all starts
         self._program, self._settings = program, settings
-        self._port = settings.port
+        self._ports: tuple[int, ...] = (settings.port,) if settings.port else ()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
@@ -240,19 +240,18 @@ class ProgramBroker(BrokerProcess):
         scheme = "mqtt" if settings.certificate is None else "mqtts"
         operator = settings.accounts[0] if settings.accounts else None
         login = () if operator is None else (operator.user_name, operator.password)
-        ports = (self._port, *self._program.more_ports)
-        return tuple(Endpoint(scheme, settings.host, port, *login) for port in ports)
+        return tuple(Endpoint(scheme, settings.host, port, *login) for port in self._ports)
 
     @property
     def configuration(self) -> tuple[str, ...]:
         public = self._program.public
-        return () if public is None else tuple(public(self.log.parent, self._port).splitlines())
+        return () if public is None else tuple(public(self.log.parent, *self._ports).splitlines())
 
     async def start(self) -> None:
         directory, ready_s = self.log.parent, self._program.ready_s
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            port = self._port or free_port(self._settings.host)
-            command = await asyncio.to_thread(self._program.configure, directory, port)
+            ports = self._ports or free_ports(self._settings.host, self._settings.instances)
+            command = await asyncio.to_thread(self._program.configure, directory, *ports)
             with self.log.open("ab") as log:
                 seen, surroundings = log.tell(), package_environment()
                 self._process = spawn(
@@ -263,14 +262,16 @@ class ProgramBroker(BrokerProcess):
                     while not self._is_ready(self._process, seen):
                         await asyncio.sleep(_POLL_S)
             except _PortTakenError:
-                # Another process took the free port in the meantime.
-                if self._port or attempt == _PORT_ATTEMPTS:
+                # Another process took a free port in the meantime, or still ends: a child of a
+                # reflector that was killed keeps its port a moment longer.
+                if self._settings.port or attempt == _PORT_ATTEMPTS:
                     raise
+                await asyncio.sleep(_PORT_AGAIN_S)
             except TimeoutError:
                 silent = BROKER_TEXT.NOT_STARTED(name=self.name, timeout_s=ready_s)
                 raise CannotRunError(silent) from None
             else:
-                self._port = port
+                self._ports = ports
                 return
 
     def _is_ready(self, process: subprocess.Popen[bytes], seen: int) -> bool:

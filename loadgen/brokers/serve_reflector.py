@@ -29,6 +29,7 @@ from loadgen.mqtt.constants import MQTT_3_1_1, MQTT_5
 from loadgen.mqtt.properties import Properties
 
 _MOST_DESCRIPTORS: Final = 1 << 20
+_PR_SET_PDEATHSIG: Final = 1
 _CONNACK_5: Final = packets.ConnAck(
     properties=Properties(
         session_expiry_interval=0,
@@ -37,9 +38,6 @@ _CONNACK_5: Final = packets.ConnAck(
         retain_available=0,
     )
 )
-
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def serve(host: str, ports: Sequence[int], *, is_sink: bool) -> None:
