@@ -1,8 +1,8 @@
 """How long a search takes, and what it finds, against brokers whose limit is known.
 
-    python bench/search.py                    ceilings of 600, 2,000 and 5,000 messages a second
-    python bench/search.py --ceiling 1000     this one
-    python bench/search.py --before ../old  with the package of another checkout, too, in turn
+    python -m bench.search                    ceilings of 600, 2,000 and 5,000 messages a second
+    python -m bench.search --ceiling 1000     this one
+    python -m bench.search --before ../old    with the package of another checkout, too, in turn
 
 Each is `loadgen search fanin --for rate` with all defaults. The broker is a relay in Python, which
 serves no more than some 7,000 messages a second on a slow host.
@@ -36,7 +36,8 @@ async def found(root: Path, url: str) -> str:
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
         )
-        await program.wait()
+        if await program.wait() not in (0, 1):
+            raise SystemExit(f"the search ended with status {program.returncode}")
         seconds = time.monotonic() - began
         steps = len((out / "steps.jsonl").read_text().splitlines())
         limit = json.loads((out / "search.json").read_text())["limit"] or {}
@@ -53,7 +54,8 @@ async def main() -> None:
     for ceiling in given.ceiling or (600.0, 2_000.0, 5_000.0):
         async with run_erring(f"ceiling={ceiling:g}") as broker:
             for root in roots:
-                print(f"{ceiling:8,.0f}/s {root.name}: {await found(root, url_of(broker))}")
+                words = await found(root, url_of(broker))
+                print(f"{ceiling:8,.0f}/s {root.name}: {words}", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ Recorder = Callable[[Record], None]
 
 _CLOSE_INTERVAL_S: Final = 0.1
 _CLOSE_SAMPLES: Final = 3000
-_EACH_S: Final = 0.01  # shortest interval for each process, whose reading takes some 50 µs
+_EACH_S: Final = 0.01  # interval for each process: reading it takes some 100 µs on a slow host
 _INTERVAL_S: Final = 1.0
 _CPUCLOCK_SCHED: Final = 2
 _AGAIN_S: Final = 2.0

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with suppress(OSError):
                     stream.reconfigure(errors="replace")
         leave_plain()  # kernels are for workers
-        # No matrix is multiplied here or in a worker, and each BLAS begins a thread a processor.
+        # Nothing multiplies matrices, for which numpy would start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         # It warns of writes after the end of a connection, which is reported elsewhere.
         logging.getLogger("asyncio").setLevel(logging.ERROR)

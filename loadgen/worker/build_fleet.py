@@ -406,10 +406,11 @@ def build_fleet(
     rows = _Builder(plan, count)
     listed = listed_clients(plan)
     body, body_crc, template, properties = _contents(plan, rows.groups)
-    firsts = [*accumulate((share.count for share in worker.shares), initial=0)]
-    for first, share in zip(firsts, worker.shares, strict=False):
+    firsts = accumulate((share.count for share in worker.shares), initial=0)
+    shares = [*zip(firsts, worker.shares, strict=False)]
+    for first, share in shares:
         rows.add_devices(first, share, listed)
-    for first, share in zip(firsts, worker.shares, strict=False):
+    for first, share in shares:
         for row, number in enumerate(share.devices, first):
             rows.add_responder(row, plan.groups[share.group], number)
     topics, topic_ends = joined(rows.topics)
